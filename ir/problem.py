@@ -55,7 +55,11 @@ class Problem:
 
     send_rule "per_consumer": the producer's stage pays once for each other stage that consumes.
     send_rule "once": every stage that touches a value which another stage touches too pays once,
-    whatever the number of others and whichever end it is (the published workloads' rule).
+    whatever the number of others and whichever end it is (the published workloads' rule). Where
+    links differ, a consumer pays its link with the producer, the producer its dearest such link.
+
+    `edges` alone carry precedence. `values` carry transfer costs only: one may be produced in a
+    later stage than it is consumed in (backward nodes of the published workloads).
     """
 
     n_stages: int
@@ -99,6 +103,10 @@ class Problem:
     link_seconds_per_byte: FloatArray
     """Shape [k, k]."""
     send_rule: SendRule = "per_consumer"
+    allow_empty: bool = False
+    """Whether stages may stay empty, so that n_stages is a maximum."""
+    scopes: tuple[str, ...] = ()
+    """n module paths (`transformer.h.3.mlp`), or empty where the problem has no modules."""
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -145,4 +153,12 @@ def _faults(p: Problem) -> list[str]:
             faults.append(f"{name} names a cluster outside 0..{n - 1}")
     if len(p.edges) and not (p.edges[:, 0] < p.edges[:, 1]).all():
         faults.append("an edge does not go forward in program order")
+    if len(p.edges) and not (0 <= p.edges.min() and p.edges.max() < n):
+        faults.append(f"edges name a cluster outside 0..{n - 1}")
+    if len(p.values) and not (np.diff(p.values.offsets) > 0).all():
+        faults.append("a value has no producer")
+    if n and not (-1 <= p.pins.min() and p.pins.max() < k):
+        faults.append(f"a pin names a stage outside 0..{k - 1}")
+    if len(p.scopes) not in (0, n):
+        faults.append(f"scopes has {len(p.scopes)} entries, expected {n} or none")
     return faults

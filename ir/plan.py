@@ -1,0 +1,187 @@
+"""A plan as data: the graph, where every op goes, on what, in which schedule, and what it costs.
+
+The methods a user calls on a plan live in the face; this value crosses process and file borders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stagecut.ir.data import from_data, to_data
+from stagecut.ir.device import Cluster
+from stagecut.ir.errors import PlanError
+from stagecut.ir.graph import Graph
+from stagecut.ir.solution import Trial
+from stagecut.ir.text import parse_graph, print_graph
+
+FORMAT = 1
+"""Raised whenever a plan's JSON changes so that older readers would misread it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One value on its way between two stages, for one micro-batch."""
+
+    value: str
+    source: int
+    destination: int
+    n_bytes: float
+    """Of the activation."""
+    gradient_bytes: float
+    """Of the gradient that comes back; 0 where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """A stage's peak, term by term, in bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    saved_per_microbatch: float
+    in_flight: int
+    """Micro-batches whose saved tensors are held at the peak."""
+    boundary: float
+    """Receive and send buffers of one micro-batch each way."""
+    workspace: float
+    limit: float
+    """Infinity where there is none."""
+
+    @property
+    def saved(self) -> float:
+        """Saved activations of every micro-batch in flight."""
+        return self.saved_per_microbatch * self.in_flight
+
+    @property
+    def total(self) -> float:
+        """All terms together."""
+        fixed = self.weights + self.gradients + self.optimizer
+        return fixed + self.saved + self.boundary + self.workspace
+
+    @property
+    def fits(self) -> bool:
+        """Whether the total is within the limit."""
+        return self.total <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What one stage holds and costs; seconds and bytes are of one micro-batch."""
+
+    index: int
+    device: str
+    rank: int
+    modules: tuple[str, ...]
+    """The module paths it runs, in program order, runs of siblings shortened: `h.0 … h.2`."""
+    ops: tuple[str, ...]
+    """Names of its ops."""
+    forward_seconds: float
+    backward_seconds: float
+    send_seconds: float
+    receive_seconds: float
+    sync_seconds: float
+    flops_forward: float
+    flops_backward: float
+    memory: StageMemory
+    sends: tuple[Transfer, ...]
+    receives: tuple[Transfer, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The stage's load: computing, sending, receiving and gradient sums of shared weights."""
+        transfers = self.send_seconds + self.receive_seconds + self.sync_seconds
+        return self.forward_seconds + self.backward_seconds + transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that follows from `partition`."""
+
+    graph: Graph
+    stages_of_ops: tuple[tuple[int, ...], ...]
+    """For each op, the stages that run it: one, or several where a cheap op is replicated."""
+    stages: tuple[StageReport, ...]
+    cluster: Cluster
+    device_of_stage: tuple[int, ...]
+    """Shape [k]: the rank that owns each stage."""
+    schedule: str
+    n_microbatches: int
+    optimizer: str
+    method: str
+    trials: tuple[Trial, ...]
+    bottleneck_seconds: float
+    lower_bound_seconds: float
+    optimal: bool
+    stopped_by_clock: bool
+    step_seconds: float
+    bubble: float
+    """Idle share of the devices in a step, from the simulated schedule."""
+    frontend: str
+    """Which frontend traced the model, and why."""
+    torch_version: str
+    notes: tuple[str, ...] = ()
+    """What the user should know, one sentence each."""
+
+    @property
+    def n_stages(self) -> int:
+        """k."""
+        return len(self.stages)
+
+    @property
+    def gap(self) -> float:
+        """bottleneck / lower bound - 1."""
+        bound, achieved = self.lower_bound_seconds, self.bottleneck_seconds
+        if achieved <= bound:
+            return 0.0
+        return achieved / bound - 1 if bound > 0 else float("inf")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the traced program without its costs: equal for the same model and example."""
+        bare = replace(self.graph, ops=tuple(replace(op, cost=None) for op in self.graph.ops))
+        return hashlib.sha256(print_graph(bare).encode()).hexdigest()[:16]
+
+
+def dump_plan(plan: Plan) -> str:
+    """The plan as JSON; `load_plan` is its inverse."""
+    data = to_data(replace(plan, graph=Graph("", (), (), (), ())))
+    data["graph"] = print_graph(plan.graph)
+    return json.dumps({"stagecut": FORMAT, "fingerprint": plan.fingerprint, "plan": data}, indent=1)
+
+
+def load_plan(text: str) -> Plan:
+    """The plan that `dump_plan` wrote.
+
+    Raises:
+        PlanError: the text is not a plan, is of another format, or was changed by hand in a way
+            that no longer matches its fingerprint.
+    """
+    document = _document(text)
+    data = document["plan"]
+    graph = parse_graph(data["graph"])
+    plan = from_data(Plan, {**data, "graph": to_data(Graph("", (), (), (), ()))})
+    plan = replace(plan, graph=graph)
+    if plan.fingerprint != document.get("fingerprint"):
+        raise PlanError(
+            f"the plan's graph was changed after it was saved (fingerprint {plan.fingerprint}, "
+            f"recorded {document.get('fingerprint')}); make the plan again with partition()"
+        )
+    return plan
+
+
+def _document(text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PlanError(f"this is not a plan: not JSON ({error})") from error
+    if not isinstance(document, dict) or "plan" not in document:
+        raise PlanError("this is not a plan: no 'plan' in it; write one with plan.save(path)")
+    if document.get("stagecut") != FORMAT:
+        raise PlanError(
+            f"this plan has format {document.get('stagecut')}, this version reads {FORMAT}; "
+            "make it again with partition()"
+        )
+    return document
