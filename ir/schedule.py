@@ -22,6 +22,9 @@ class Phase(StrEnum):
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
 
+    # Enum's own hash is a Python function; actions are hashed by the million.
+    __hash__ = str.__hash__
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Compute:
