@@ -1,0 +1,5 @@
+"""From a user's `nn.Module` to a `Graph`: tracing, lowering, the weight table, the trees."""
+
+from stagecut.frontend.tracing import Traced, trace
+
+__all__ = ["Traced", "trace"]

@@ -186,9 +186,11 @@ class Graph:
     outputs: tuple[Arg, ...]
     """One a leaf of the output tree."""
     input_tree: str = ""
-    """The pytree of (args, kwargs), serialised by the frontend."""
+    """The pytree of the inputs as a keyword dict, serialised by the frontend."""
     output_tree: str = ""
     """The pytree of the outputs."""
+    parameters: tuple[str, ...] = ()
+    """Names of forward's positional parameters, in order."""
     ranges: tuple[Range, ...] = ()
     training: bool = True
     """The mode it was traced in."""

@@ -265,13 +265,15 @@ def _trailer(scan: Scanner, graph: Graph) -> Graph:
     ranges: list[Range] = []
     notes: list[str] = []
     while not scan.take("}"):
-        word = scan.need(r"range|training|inputs|outputs|note", "the rest of the graph")
+        word = scan.need(r"range|training|inputs|outputs|note|parameters", "the rest of the graph")
         if word == "range":
             symbol = scan.need(r"\w+", "a symbol")
             least, most = _literal(scan), _literal(scan)
             ranges.append(Range(symbol, least, most))  # type: ignore[arg-type]
         elif word == "training":
             graph = replace(graph, training=bool(_literal(scan)))
+        elif word == "parameters":
+            graph = replace(graph, parameters=tuple(scan.list_of(scan.string)))
         elif word == "inputs":
             graph = replace(graph, input_tree=scan.string())
         elif word == "outputs":

@@ -171,6 +171,8 @@ def _trailer(graph: Graph) -> Iterator[str]:
     for r in graph.ranges:
         yield f"range {r.symbol} {r.least} {'none' if r.most is None else r.most}"
     yield f"training {print_arg(graph.training)}"
+    if graph.parameters:
+        yield f"parameters [{', '.join(map(json.dumps, graph.parameters))}]"
     if graph.input_tree:
         yield f"inputs {json.dumps(graph.input_tree)}"
     if graph.output_tree:

@@ -1,0 +1,146 @@
+"""The example that a model is traced with: by keyword, with storage of its own, two rows at least.
+
+torch.export merges inputs that are the same tensor, and freezes a batch of one into the graph.
+Both are silent, so neither may reach it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from stagecut.frontend.trees import flatten, leaf_paths, unflatten
+from stagecut.ir.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Inputs ready to be traced."""
+
+    args: tuple[Any, ...]
+    """Only what cannot be given by keyword."""
+    kwargs: dict[str, Any]
+    parameters: tuple[str, ...]
+    """The names of forward's positional parameters, in order."""
+    rows: int
+    """The size of the batch the user gave."""
+    batched: tuple[bool, ...]
+    """For each leaf of kwargs, whether its dimension 0 is the batch."""
+
+
+def prepare(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    split: Mapping[str, int | None],
+) -> Example:
+    """The user's example as torch.export needs it.
+
+    Args:
+        model: Whose forward the example is for; its signature names the positional arguments.
+        args: Positional inputs of one micro-batch.
+        kwargs: Keyword inputs of one micro-batch.
+        split: Leaf paths to the dimension along which they are cut, None for inputs that every
+            micro-batch gets whole.
+
+    Raises:
+        ArgumentError: the arguments do not fit forward's signature, or there is no tensor.
+    """
+    named = by_keyword(model, args, dict(kwargs))
+    named |= _quiet_defaults(model, named)
+    leaves, tree = flatten(named)
+    paths = leaf_paths(named)
+    unknown = sorted(set(split) - set(paths) - {path.split("[")[0] for path in paths})
+    if unknown:
+        raise ArgumentError(
+            f"split names {', '.join(unknown)}, which the example has not; it has {', '.join(paths)}"
+        )
+    rows = _rows(leaves)
+    batched = [_is_batched(p, leaf, rows, split) for p, leaf in zip(paths, leaves, strict=True)]
+    device = _device(model)
+    prepared = [
+        _prepare_leaf(leaf, rows if is_batched else 0, device)
+        for leaf, is_batched in zip(leaves, batched, strict=True)
+    ]
+    parameters = tuple(positional_parameters(model))
+    return Example((), unflatten(prepared, tree), parameters, rows, tuple(batched))
+
+
+def by_keyword(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Positional arguments under their parameters' names, joined with the keyword ones.
+
+    Raises:
+        ArgumentError: the arguments do not fit forward's signature.
+    """
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        name = type(model).__name__
+        raise ArgumentError(
+            f"the example does not fit {name}.forward: {error}. Give one micro-batch of inputs: "
+            f"partition(model, n, example_args=(...), example_kwargs={{...}}); the signature is "
+            f"{name}.forward{inspect.signature(model.forward)}"
+        ) from error
+    names = positional_parameters(model)
+    if len(args) > len(names):
+        raise ArgumentError(
+            f"{type(model).__name__}.forward takes its inputs as *args; name them "
+            "(def forward(self, x, y)), so that a pipeline can tell them apart"
+        )
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def positional_parameters(model: nn.Module) -> list[str]:
+    """The names of forward's parameters that may be given by position."""
+    parameter = inspect.Parameter
+    kinds = (parameter.POSITIONAL_OR_KEYWORD,)
+    signature = inspect.signature(model.forward)
+    return [p.name for p in signature.parameters.values() if p.kind in kinds]
+
+
+def _quiet_defaults(model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A key-value cache in the output is no tensor tree and of no use to training: leave it out."""
+    cached = getattr(getattr(model, "config", None), "use_cache", False)
+    takes = "use_cache" in inspect.signature(model.forward).parameters
+    return {"use_cache": False} if cached and takes and "use_cache" not in given else {}
+
+
+def _rows(leaves: Sequence[Any]) -> int:
+    sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim]
+    if not sizes:
+        raise ArgumentError(
+            "the example holds no tensor with a batch dimension; give one micro-batch of inputs: "
+            "partition(model, n, example_args=(x,))"
+        )
+    if max(sizes) == 0:
+        raise ArgumentError("the example's batch is empty; give at least one row")
+    return int(max(sizes))
+
+
+def _is_batched(path: str, leaf: Any, rows: int, split: Mapping[str, int | None]) -> bool:
+    declared = split.get(path, split.get(path.split("[")[0], 0))
+    if declared is None or not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
+        return False
+    if declared != 0:
+        raise ArgumentError(
+            f"split={{{path!r}: {declared}}}: micro-batches are cut along dimension 0; transpose "
+            "the input, or give None to pass it whole"
+        )
+    return bool(leaf.shape[0] == rows)
+
+
+def _device(model: nn.Module) -> torch.device | None:
+    tensor = next(iter([*model.parameters(), *model.buffers()]), None)
+    return None if tensor is None else tensor.device
+
+
+def _prepare_leaf(leaf: Any, rows: int, device: torch.device | None) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    own = leaf.detach().to(device or leaf.device, copy=True)
+    return torch.cat([own, own]) if rows == 1 else own

@@ -1,0 +1,61 @@
+"""Train and eval in one graph: flags that a trace freezes become a choice again.
+
+`dropout(x, 0.1, True)`, traced while its module was training, reads
+`dropout(x, 0.1, self.training)` in the generated stage. A module that the user had put in eval
+mode (a frozen batch norm) keeps its constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from torch import fx, nn
+
+from stagecut.ir.graph import ByMode
+
+# The argument that a module computes from `self.training`.
+_MODE_ARGUMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "aten::dropout": "train",
+        "aten::dropout_": "train",
+        "aten::feature_dropout": "train",
+        "aten::feature_dropout_": "train",
+        "aten::alpha_dropout": "train",
+        "aten::alpha_dropout_": "train",
+        "aten::feature_alpha_dropout": "train",
+        "aten::batch_norm": "training",
+        "aten::instance_norm": "use_input_stats",
+        "aten::rrelu": "training",
+        "aten::rrelu_": "training",
+        "aten::lstm": "train",
+        "aten::gru": "train",
+        "aten::rnn_tanh": "train",
+        "aten::rnn_relu": "train",
+        "aten::scaled_dot_product_attention": "dropout_p",
+    }
+)
+
+
+def mode_arguments(node: fx.Node, scope: str, model: nn.Module) -> dict[str, ByMode]:
+    """The arguments of an op that depend on the mode, by their schema name."""
+    schema = getattr(node.target, "_schema", None)
+    name = _MODE_ARGUMENTS.get(str(schema.name)) if schema is not None else None
+    if name is None or not _trains(model, scope):
+        return {}
+    position = [declared.name for declared in schema.arguments].index(name)  # type: ignore[union-attr]
+    given: Any = node.kwargs.get(name)
+    if given is None and position < len(node.args):
+        given = node.args[position]
+    if not given:
+        return {}
+    return {name: ByMode(given, 0.0 if isinstance(given, float) else False)}
+
+
+def _trains(model: nn.Module, scope: str) -> bool:
+    try:
+        return model.get_submodule(scope).training
+    except AttributeError:
+        # The scope of a slice of a Sequential is no submodule; the whole model's mode decides.
+        return model.training

@@ -1,0 +1,157 @@
+"""`nn.Module` to `Graph`: the frontend's one door."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from stagecut.frontend import symbols
+from stagecut.frontend.example import Example, prepare
+from stagecut.frontend.exporting import export
+from stagecut.frontend.lower import Lowering, weight_arguments
+from stagecut.frontend.rehint import rehint
+from stagecut.frontend.trees import dump_tree, flatten, leaf_paths
+from stagecut.frontend.weights import WeightTable, weight_table
+from stagecut.ir.errors import TraceError
+from stagecut.ir.graph import Graph, Input, Range, Ref, Value
+from stagecut.ir.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A traced model: its graph, and the tensors that its code makes out of nothing."""
+
+    graph: Graph
+    constants: Mapping[str, torch.Tensor]
+    """Weights of kind `constant`, which the model's state does not have."""
+
+
+def trace(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    training: bool = True,
+    split: Mapping[str, int | None] | None = None,
+) -> Traced:
+    """Traces a model with one micro-batch of inputs, which may be on the meta device.
+
+    The model is left as it was: its mode, buffers and hooks.
+
+    Raises:
+        ArgumentError: the example does not fit the model.
+        TraceError: torch.export cannot trace the model; names the user's line.
+    """
+    example = prepare(model, args, kwargs or {}, split or {})
+    with _mode(model, training):
+        program = export(model, example)
+        constants = _constants(program)
+        table = weight_table(model, constants)
+        graph = _graph(model, program, example, table, training)
+    if example.rows == 1:
+        graph = rehint(graph, _batch_symbols(graph))
+    return Traced(verify(graph), constants)
+
+
+@contextlib.contextmanager
+def _mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Puts the model in the mode it is traced in; modules the user froze in eval stay so."""
+    before = [(module, module.training) for module in model.modules()]
+    if model.training != training:
+        model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+def _constants(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    kinds = torch.export.graph_signature.InputKind
+    specs = program.graph_signature.input_specs
+    custom = [s.target for s in specs if s.kind is kinds.CUSTOM_OBJ]
+    if custom:
+        raise TraceError(
+            f"the model holds script objects that a stage cannot carry: {', '.join(map(str, custom))}"
+        )
+    names = [str(s.target) for s in specs if s.kind is kinds.CONSTANT_TENSOR]
+    return {name: program.constants[name] for name in names}
+
+
+def _graph(
+    model: nn.Module,
+    program: torch.export.ExportedProgram,
+    example: Example,
+    table: WeightTable,
+    training: bool,
+) -> Graph:
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    lowering = Lowering(model)
+    lowering.values.update(weight_arguments(signature, nodes, table.canonical.__getitem__))
+    inputs = _inputs(program, nodes, example, lowering)
+    outputs = lowering.run(program.graph_module, ())
+    return Graph(
+        name="".join(c if c.isalnum() else "_" for c in type(model).__name__),
+        inputs=inputs,
+        weights=table.weights,
+        ops=tuple(lowering.ops),
+        outputs=tuple(outputs),
+        input_tree=dump_tree(flatten(example.kwargs)[1]),
+        output_tree=dump_tree(program.call_spec.out_spec),
+        parameters=example.parameters,
+        ranges=_ranges(program),
+        training=training,
+    )
+
+
+def _inputs(
+    program: torch.export.ExportedProgram,
+    nodes: Mapping[str, torch.fx.Node],
+    example: Example,
+    lowering: Lowering,
+) -> tuple[Input, ...]:
+    kind = torch.export.graph_signature.InputKind.USER_INPUT
+    specs = [s for s in program.graph_signature.input_specs if s.kind is kind]
+    leaves, _ = flatten(example.kwargs)
+    paths = leaf_paths(example.kwargs)
+    found = []
+    for spec, leaf, path, batched in zip(specs, leaves, paths, example.batched, strict=True):
+        node = nodes[spec.arg.name]
+        if isinstance(leaf, torch.Tensor):
+            value = Value(lowering.fresh(node.name), symbols.type_of(node.meta["val"]))
+            lowering.values[node] = Ref(value.name)
+            found.append(Input(path, value, 0 if batched else None))
+        elif leaf is None or isinstance(leaf, bool | int | float | str):
+            lowering.values[node] = leaf
+            found.append(Input(path, None, None, leaf))
+        else:
+            raise TraceError(
+                f"the input {path} is a {type(leaf).__name__}; give tensors, numbers, strings or "
+                "None, in tuples, lists and dicts"
+            )
+    return tuple(found)
+
+
+def _ranges(program: torch.export.ExportedProgram) -> tuple[Range, ...]:
+    found = []
+    for symbol, bounds in program.range_constraints.items():
+        # A trace with two rows says "2 or more" of any batch; one row runs as well.
+        least = 1 if int(bounds.lower) <= 2 else int(bounds.lower)
+        most = int(bounds.upper) if bounds.upper.is_finite and bounds.upper < 2**62 else None
+        found.append(Range(str(symbol), least, most))
+    return tuple(found)
+
+
+def _batch_symbols(graph: Graph) -> dict[str, int]:
+    """The symbols of the leading dimensions that were doubled for the trace, at their real size."""
+    split = [i.value for i in graph.inputs if i.value is not None and i.split_dim == 0]
+    dims = [value.type.shape[0] for value in split]  # type: ignore[union-attr]
+    return {d.expression: 1 for d in dims if not isinstance(d, int)}
+
+

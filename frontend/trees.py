@@ -1,0 +1,91 @@
+"""Nested containers of inputs and outputs as flat lists of leaves and back.
+
+The one file that touches `torch.utils._pytree`, which torch.export itself uses for the same
+purpose but does not call public; `tests/frontend/test_trees.py` notices when it changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from stagecut.ir.errors import ArgumentError, TraceError
+
+Tree = pytree.TreeSpec
+
+
+def flatten(value: Any) -> tuple[list[Any], Tree]:
+    """The leaves of nested containers, left to right, and the tree they came from."""
+    return pytree.tree_flatten(value)
+
+
+def unflatten(leaves: Sequence[Any], tree: Tree) -> Any:
+    """The containers of `tree` around `leaves`."""
+    return pytree.tree_unflatten(list(leaves), tree)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same containers with `function` applied to every leaf."""
+    return pytree.tree_map(function, value)
+
+
+def leaf_paths(value: Any) -> list[str]:
+    """How the user writes each leaf of a keyword dict: `batch['x']`, `scales[0]`."""
+    return [_path(path) for path, _ in pytree.tree_leaves_with_path(value)]
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    first, *rest = path
+    head = str(first.key) if isinstance(first, pytree.MappingKey) else pytree.keystr((first,))
+    return head + pytree.keystr(tuple(rest))
+
+
+def dump_tree(tree: Tree) -> str:
+    """The tree as JSON text.
+
+    Raises:
+        TraceError: a container's class is not registered under a name.
+    """
+    try:
+        return json.dumps(json.loads(pytree.treespec_dumps(tree)), separators=(",", ":"))
+    except NotImplementedError as error:
+        raise TraceError(
+            f"the model's inputs or outputs hold a container that cannot be written down: {error}; "
+            "register it with torch.export.register_dataclass(cls, serialized_type_name=...)"
+        ) from error
+
+
+def load_tree(text: str) -> Tree:
+    """The tree that `dump_tree` wrote."""
+    return pytree.treespec_loads(text)
+
+
+def keyword_leaves(tree: Tree, paths: Sequence[str], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The leaves of `kwargs` in the order of `tree`, whatever order the user gave them in.
+
+    Raises:
+        ArgumentError: the containers differ from those of the example.
+    """
+    names = _keywords(tree)
+    leaves, given = flatten({name: kwargs[name] for name in names})
+    if given != tree:
+        here, there = set(leaf_paths({name: kwargs[name] for name in names})), set(paths)
+        missing, extra = sorted(there - here), sorted(here - there)
+        raise ArgumentError(
+            "the inputs are nested differently from the example that was traced"
+            + (f"; missing: {', '.join(missing)}" if missing else "")
+            + (f"; not in the example: {', '.join(extra)}" if extra else "")
+        )
+    return leaves
+
+
+def keywords(text: str) -> list[str]:
+    """The argument names at the top of a dumped input tree."""
+    return _keywords(load_tree(text))
+
+
+def _keywords(tree: Tree) -> list[str]:
+    return [str(key) for key in tree.context]
