@@ -1,0 +1,190 @@
+"""Moving single clusters between stages, with every stage's load kept exact move by move.
+
+Costs depend only on which stages an item (value, weight or saved storage) touches, and on its
+producer's stage, so one count for each (item, stage) suffices: a move changes a cost only where a
+count leaves or reaches zero, or where a producer moves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+
+from stagecut.ir.problem import Incidence, IntArray, Problem
+from stagecut.ir.solution import Assignment
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate, transfer_seconds
+
+Change = dict[int, float]
+"""Seconds or bytes to add to some stages."""
+
+
+class Stages:
+    """A mutable assignment: stages, their loads and memory, and what a move would change."""
+
+    def __init__(self, problem: Problem, assignment: Assignment) -> None:
+        """Counts everything once, in O(memberships)."""
+        stage = assignment.stage
+        scored = evaluate(problem, assignment)
+        self.problem = problem
+        self.stage: list[int] = stage.tolist()
+        self.load: list[float] = scored.load_seconds.tolist()
+        self.memory: list[float] = scored.memory_bytes.tolist()
+        self.size: list[int] = np.bincount(stage, minlength=problem.n_stages).tolist()
+        self._seconds = (problem.forward_seconds + problem.backward_seconds)[problem.device_kind]
+        self._values = _Touches(problem.values, stage)
+        self._weights = _Touches(problem.weights, stage)
+        self._saved = _Touches(problem.saved, stage)
+        self._producer = problem.values.members[problem.values.offsets[:-1]].tolist()
+        self._trips: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+        self._limit = problem.memory_limit_bytes * LIMIT_TOLERANCE
+        self._limited = bool(np.isfinite(self._limit).any())
+        self._workspace: list[float] = scored.workspace_bytes.tolist()
+
+    def assignment(self) -> Assignment:
+        """The stages as they are now."""
+        return Assignment(np.asarray(self.stage, dtype=np.int64))
+
+    def load_change(self, cluster: int, to: int) -> Change:
+        """What moving `cluster` to stage `to` would add to the loads."""
+        change: Change = defaultdict(float)
+        at = self.stage[cluster]
+        change[at] -= float(self._seconds[at, cluster])
+        change[to] += float(self._seconds[to, cluster])
+        for value in self._values.of_cluster[cluster]:
+            self._value_change(change, value, cluster, to)
+        for weight in self._weights.of_cluster[cluster]:
+            self._sync_change(change, weight, at, to)
+        return change
+
+    def memory_change(self, cluster: int, to: int) -> Change:
+        """What the move would add to the memory; the stage left keeps its workspace until `move`.
+
+        That overstates the memory of the stage left and no other.
+        """
+        problem, at = self.problem, self.stage[cluster]
+        change: Change = defaultdict(float)
+        for touches, size, factor in (
+            (self._weights, problem.weight_bytes, np.ones(problem.n_stages)),
+            (self._saved, problem.saved_bytes, problem.in_flight),
+        ):
+            for item in touches.of_cluster[cluster]:
+                counts = touches.counts[item]
+                if counts[at] == 1:
+                    change[at] -= float(size[item] * factor[at])
+                if not counts.get(to):
+                    change[to] += float(size[item] * factor[to])
+        needed = float(problem.workspace_bytes[cluster])
+        if needed > self._workspace[to]:
+            change[to] += needed - self._workspace[to]
+        return change
+
+    def fits(self, cluster: int, to: int) -> bool:
+        """Whether the move overfills no stage, or none further."""
+        if not self._limited:
+            return True
+        return all(
+            added <= 0 or self.memory[stage] + added <= self._limit[stage]
+            for stage, added in self.memory_change(cluster, to).items()
+        )
+
+    def overflow(self) -> float:
+        """Bytes above the limits, summed over the stages."""
+        if not self._limited:
+            return 0.0
+        return float(np.maximum(np.asarray(self.memory) - self._limit, 0.0).sum())
+
+    def move(self, cluster: int, to: int) -> None:
+        """Moves `cluster` to stage `to`."""
+        at = self.stage[cluster]
+        for stage, seconds in self.load_change(cluster, to).items():
+            self.load[stage] += seconds
+        if self._limited:
+            for stage, added in self.memory_change(cluster, to).items():
+                self.memory[stage] += added
+        for touches in (self._values, self._weights, self._saved):
+            touches.move(cluster, at, to)
+        self.stage[cluster] = to
+        self.size[at] -= 1
+        self.size[to] += 1
+        if self._limited:
+            self._move_workspace(cluster, at, to)
+
+    def _move_workspace(self, cluster: int, at: int, to: int) -> None:
+        needed = float(self.problem.workspace_bytes[cluster])
+        self._workspace[to] = max(self._workspace[to], needed)
+        if needed and needed == self._workspace[at]:
+            left = np.asarray(self.stage) == at
+            largest = float(self.problem.workspace_bytes[left].max(initial=0.0))
+            self.memory[at] -= self._workspace[at] - largest
+            self._workspace[at] = largest
+
+    def _value_change(self, change: Change, value: int, cluster: int, to: int) -> None:
+        at, counts = self.stage[cluster], self._values.counts[value]
+        producer = self._producer[value]
+        home = self.stage[producer]
+        if cluster != producer and counts[at] > 1 and counts.get(to):
+            return
+        stages = {stage for stage, count in counts.items() if count}
+        self._charge(change, value, home, stages, -1.0)
+        if counts[at] == 1:
+            stages.discard(at)
+        stages.add(to)
+        self._charge(change, value, to if cluster == producer else home, stages, 1.0)
+
+    def _charge(
+        self, change: Change, value: int, home: int, stages: Iterable[int], sign: float
+    ) -> None:
+        """Adds what each stage pays for a value made in stage `home` and touched by `stages`."""
+        trips = []
+        for stage in stages:
+            if stage != home:
+                there, back = self._trip(home, stage)
+                trips.append((there[value], back[value]))
+                change[stage] += sign * (there[value] + back[value])
+        if not trips:
+            return
+        paid = max if self.problem.send_rule == "once" else sum
+        change[home] += sign * (paid(t for t, _ in trips) + paid(b for _, b in trips))
+
+    def _trip(self, source: int, destination: int) -> tuple[list[float], list[float]]:
+        if (source, destination) not in self._trips:
+            every = np.arange(len(self.problem.values))
+            at = np.zeros_like(every)
+            there, back = transfer_seconds(self.problem, every, at + source, at + destination)
+            self._trips[source, destination] = there.tolist(), back.tolist()
+        return self._trips[source, destination]
+
+    def _sync_change(self, change: Change, weight: int, at: int, to: int) -> None:
+        seconds = float(self.problem.weight_sync_seconds[weight])
+        if not seconds:
+            return
+        counts = self._weights.counts[weight]
+        before = {stage for stage, count in counts.items() if count}
+        after = (before - {at} if counts[at] == 1 else before) | {to}
+        for stages, sign in ((before, -1.0), (after, 1.0)):
+            for stage in stages if len(stages) > 1 else ():
+                change[stage] += sign * seconds
+
+
+class _Touches:
+    """How many members of each item each stage has."""
+
+    def __init__(self, items: Incidence, stage: IntArray) -> None:
+        members, offsets = items.members.tolist(), items.offsets.tolist()
+        at = stage[items.members].tolist()
+        spans = pairwise(offsets)
+        self.of_cluster: list[list[int]] = [[] for _ in range(len(stage))]
+        self.counts: list[dict[int, int]] = []
+        for item, (start, end) in enumerate(spans):
+            self.counts.append(dict(Counter(at[start:end])))
+            for member in members[start:end]:
+                self.of_cluster[member].append(item)
+
+    def move(self, cluster: int, at: int, to: int) -> None:
+        for item in self.of_cluster[cluster]:
+            counts = self.counts[item]
+            counts[at] -= 1
+            counts[to] = counts.get(to, 0) + 1

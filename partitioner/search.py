@@ -1,0 +1,107 @@
+"""The state of one search: the incumbent, the bound, the trials and the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from stagecut.ir.problem import IntArray, Problem
+from stagecut.ir.solution import Assignment, Solution, Trial
+from stagecut.partitioner.evaluate import evaluate, score
+
+PROVED = 1e-6
+"""Relative distance to the bound at which a solution counts as optimal."""
+_WORST = (True, np.inf, np.inf, np.inf)
+
+
+class Search:
+    """Keeps the best assignment offered, and what each method's best was."""
+
+    def __init__(self, problem: Problem, deadline: float) -> None:
+        """`deadline` is a time of the monotonic clock."""
+        self.problem = problem
+        self.lower_bound_seconds = 0.0
+        self._deadline = deadline
+        self._stopped = False
+        self._incumbent: Assignment | None = None
+        self._score = _WORST
+        self._method = ""
+        self._trials: list[Trial] = []
+        self._trial_name = ""
+        self._trial_score = _WORST
+        self._trial_note = ""
+
+    @contextmanager
+    def trial(self, method: str) -> Iterator[None]:
+        """Attributes what is offered inside to `method`, and times it."""
+        self._trial_name, self._trial_score, self._trial_note = method, _WORST, ""
+        started = time.monotonic()
+        yield
+        faulty, bottleneck, bytes_cut, _ = self._trial_score
+        self._trials.append(
+            Trial(
+                method=method,
+                bottleneck_seconds=np.inf if faulty else bottleneck,
+                bytes_cut=np.inf if faulty else bytes_cut,
+                seconds=time.monotonic() - started,
+                note="nothing feasible found" if faulty else self._trial_note,
+            )
+        )
+
+    def offer(self, assignment: Assignment, note: str = "") -> None:
+        """Keeps `assignment` if it is the best so far."""
+        reached = score(evaluate(self.problem, assignment))
+        if reached < self._trial_score:
+            self._trial_score = reached
+            self._trial_note = note or self._trial_note
+        if reached < self._score:
+            self._score, self._incumbent, self._method = reached, assignment, self._trial_name
+
+    def best(self, cuts: list[tuple[Assignment, IntArray]]) -> list[tuple[Assignment, IntArray]]:
+        """`cuts` by score, best first, equal ones once."""
+        distinct = {cut[0].stage.tobytes(): cut for cut in reversed(cuts)}
+        return sorted(
+            reversed(distinct.values()), key=lambda cut: score(evaluate(self.problem, cut[0]))
+        )
+
+    def raise_bound(self, seconds: float) -> None:
+        """Notes that no valid assignment has a bottleneck below `seconds`."""
+        self.lower_bound_seconds = max(self.lower_bound_seconds, seconds)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the incumbent breaks no constraint."""
+        return self._incumbent is not None and not self._score[0]
+
+    @property
+    def gap(self) -> float:
+        """How far the incumbent may be from the optimum; infinity while there is none."""
+        if not self.feasible:
+            return float("inf")
+        return self._score[1] / max(self.lower_bound_seconds, np.finfo(float).tiny) - 1
+
+    def finished(self, gap: float = PROVED) -> bool:
+        """Whether the incumbent is within `gap` of the bound, or time is over."""
+        return self.gap <= gap or self.out_of_time()
+
+    def out_of_time(self) -> bool:
+        """Whether the deadline has passed; the solution will say that it did."""
+        if time.monotonic() > self._deadline:
+            self._stopped = True
+        return self._stopped
+
+    def solution(self) -> Solution:
+        """The incumbent with its certificate."""
+        assert self._incumbent is not None, "solution() is for a feasible search"
+        return Solution(
+            assignment=self._incumbent,
+            evaluation=evaluate(self.problem, self._incumbent),
+            method=self._method,
+            lower_bound_seconds=self.lower_bound_seconds,
+            optimal=self.gap <= PROVED,
+            trials=tuple(self._trials),
+            stopped_by_clock=self._stopped,
+        )

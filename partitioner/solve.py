@@ -1,0 +1,102 @@
+"""One door to every method: `solve(problem, method)` gives an assignment with its certificate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from stagecut.ir.errors import ArgumentError
+from stagecut.ir.problem import IntArray, Problem
+from stagecut.ir.solution import Assignment, Solution
+from stagecut.partitioner.bound import simple_bound
+from stagecut.partitioner.dp import cut_order, least_missing_bytes
+from stagecut.partitioner.infeasible import check_counts, infeasible
+from stagecut.partitioner.metis import metis_seeds
+from stagecut.partitioner.orders import orders
+from stagecut.partitioner.polish import polish, relinearise
+from stagecut.partitioner.search import Search
+from stagecut.partitioner.uniform import uniform
+
+_POLISHED = 3
+_SEED_BUDGET = 150_000
+"""METIS seeds times clusters."""
+
+
+def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
+    """Cuts `problem` by `method`: auto, dp, metis or uniform.
+
+    The work is bounded by budgets that depend on the problem alone, so the same problem gives the
+    same answer; `time_limit` seconds is a safety stop, and a solution it stopped says so.
+
+    Raises:
+        ArgumentError: no such method, or a time limit that is not positive.
+        InfeasibleError: nothing satisfies pins, memory and counts, or nothing was found that does.
+    """
+    if method not in _METHODS:
+        raise ArgumentError(f"no method {method!r}; the methods are {', '.join(_METHODS)}")
+    if not time_limit > 0:
+        raise ArgumentError(f"time_limit is {time_limit}; give seconds above 0")
+    check_counts(problem)
+    search = Search(problem, time.monotonic() + time_limit)
+    search.raise_bound(simple_bound(problem))
+    _METHODS[method](search)
+    if not search.feasible:
+        raise infeasible(problem, [order for _, order in orders(problem)])
+    return search.solution()
+
+
+def _auto(search: Search) -> None:
+    _dp(search)
+    if not search.finished():
+        _metis(search)
+
+
+def _dp(search: Search) -> None:
+    """The best cut of each named order; the best few polished."""
+    with search.trial("dp"):
+        cuts = list(_order_cuts(search))
+        for assignment, order in search.best(cuts)[:_POLISHED]:
+            search.offer(polish(search.problem, assignment, order))
+
+
+def _order_cuts(search: Search) -> Iterable[tuple[Assignment, IntArray]]:
+    """Each named order's best cut, or where nothing fits the one that lacks the fewest bytes."""
+    for name, order in orders(search.problem):
+        if search.out_of_time():
+            return
+        cut = cut_order(search.problem, order)
+        if cut is None:
+            missing = least_missing_bytes(search.problem, order)
+            cut = missing[1] if missing else None
+        if cut is not None:
+            search.offer(cut, name)
+            yield cut, order
+
+
+def _metis(search: Search) -> None:
+    """METIS's recursive bisections as orders for the dynamic programme, polished."""
+    problem = search.problem
+    with search.trial("metis"):
+        _, program = next(orders(problem))
+        budget = max(1, _SEED_BUDGET // problem.n)
+        for number, (name, seed) in enumerate(metis_seeds(problem, program)):
+            if number >= budget or search.out_of_time():
+                return
+            cut = cut_order(problem, relinearise(seed, program))
+            search.offer(seed, name)
+            if cut is not None:
+                search.offer(cut, name)
+            search.offer(polish(problem, seed if cut is None else cut, program), name)
+
+
+def _uniform(search: Search) -> None:
+    with search.trial("uniform"):
+        search.offer(uniform(search.problem))
+
+
+_METHODS: dict[str, Callable[[Search], None]] = {
+    "auto": _auto,
+    "dp": _dp,
+    "metis": _metis,
+    "uniform": _uniform,
+}
