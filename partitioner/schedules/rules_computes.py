@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.schedule import Action, ActionList, Compute, Phase, Send
 from stagecut.partitioner.schedules.fault import Fault, compute_marks, placed
+from stagecut.partitioner.schedules.flight import count_in_flight, is_inference
 from stagecut.partitioner.schedules.grid import Mark
-from stagecut.partitioner.schedules.in_flight import count_in_flight
 from stagecut.partitioner.schedules.stage_graph import PASS, StageGraph, stage_graph
 
 
@@ -132,6 +132,8 @@ def limits(action_list: ActionList, in_flight_limit: Sequence[int]) -> Iterator[
     k = action_list.schedule.n_stages
     if len(in_flight_limit) != k:
         yield Fault(f"{len(in_flight_limit)} in-flight limits for {k} stages")
+        return
+    if is_inference(action_list.schedule):
         return
     exceeded: set[int] = set()
     for device, actions in enumerate(action_list.devices):

@@ -20,13 +20,18 @@ def in_flight(schedule: Schedule) -> tuple[int, ...]:
 
     A forward-only schedule saves nothing: one micro-batch at a time.
     """
-    if all(c.phase is Phase.FORWARD for computes in schedule.devices for c in computes):
+    if is_inference(schedule):
         return (1,) * schedule.n_stages
     peak = [0] * schedule.n_stages
     for computes in schedule.devices:
         for stage, count in count_in_flight(computes):
             peak[stage] = max(peak[stage], count)
     return tuple(peak)
+
+
+def is_inference(schedule: Schedule) -> bool:
+    """Whether there is no backward at all, hence nothing to keep for it."""
+    return all(c.phase is Phase.FORWARD for computes in schedule.devices for c in computes)
 
 
 def count_in_flight(computes: Iterable[Compute]) -> Iterable[tuple[int, int]]:
