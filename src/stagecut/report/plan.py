@@ -1,0 +1,100 @@
+"""A whole plan for a reader: what it is for, what goes where, how good it is, and what to know."""
+
+from __future__ import annotations
+
+import io
+from itertools import groupby
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from stagecut.ir.device import Cluster
+from stagecut.ir.plan import Plan
+from stagecut.report.tables import memory_table, stage_table, transfer_table, trial_table
+from stagecut.report.units import bytes_text, percent_text, seconds_text
+
+WIDTH = 110
+"""Columns of a plan printed to no terminal."""
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """The plan as something rich prints: header, tables, verdict and notes."""
+    parts: list[RenderableType] = [header(plan), Text(), stage_table(plan), memory_table(plan)]
+    if plan.n_stages > 1:
+        parts.append(transfer_table(plan))
+    parts.append(verdict(plan))
+    if plan.trials:
+        parts += [Text(), trial_table(plan)]
+    if plan.notes:
+        parts += [Text("notes", style="bold"), *(Text(f" • {note}") for note in plan.notes)]
+    return Group(*parts)
+
+
+def render_text(plan: Plan, width: int = WIDTH) -> str:
+    """The plan as plain text of at most `width` columns, without colours."""
+    return _render(plan_table(plan), width)
+
+
+def render_html(plan: Plan, width: int = 130) -> str:
+    """The plan as one self-contained HTML page."""
+    console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
+    console.print(plan_table(plan))
+    return console.export_html(inline_styles=True)
+
+
+def header(plan: Plan) -> Text:
+    """What was planned, for which devices, under which schedule, and how it was traced."""
+    stages = _count(plan.n_stages, "stage")
+    microbatches = _count(plan.n_microbatches, "micro-batch")
+    lines = [
+        f"{plan.graph.name or 'model'}: {_count(len(plan.graph.ops), 'op')} in {stages} "
+        f"on {cluster_text(plan.cluster)}",
+        f"schedule {plan.schedule}, {microbatches} a step, optimizer {plan.optimizer}; "
+        f"traced by {plan.frontend}",
+    ]
+    return Text.assemble((lines[0], "bold"), "\n", (lines[1], "dim"))
+
+
+def cluster_text(cluster: Cluster) -> str:
+    """`4 × A100-80GB in one node (assumed)`."""
+    counts = [
+        f"{len(list(run))} × {name}"
+        for name, run in groupby(cluster.devices, key=lambda device: device.name)
+    ]
+    n_nodes = -(-len(cluster.devices) // cluster.devices_per_node)
+    where = "in one node" if n_nodes == 1 else f"in {n_nodes} nodes of {cluster.devices_per_node}"
+    assumed = " (assumed: no cluster was given)" if cluster.assumed else ""
+    return f"{', '.join(counts)} {where}{assumed}"
+
+
+def verdict(plan: Plan) -> Text:
+    """How good the cut is: bottleneck, lower bound, gap; then the step it leads to."""
+    slowest = max(plan.stages, key=lambda stage: stage.seconds)
+    cut = sum(t.n_bytes + t.gradient_bytes for stage in plan.stages for t in stage.sends)
+    text = Text.assemble(
+        "bottleneck ", (seconds_text(plan.bottleneck_seconds), "bold"), f" (stage {slowest.index})",
+        ", lower bound ", (seconds_text(plan.lower_bound_seconds), "bold"),
+        ", gap ", (percent_text(plan.gap), "bold green" if plan.gap <= 0.01 else "bold yellow"),
+        (" (optimal: proved)", "green") if plan.optimal else "",
+        "\nstep ", (seconds_text(plan.step_seconds), "bold"),
+        ", bubble ", (percent_text(plan.bubble), "bold"),
+        ", bytes cut ", (bytes_text(cut), "bold"), " a micro-batch",
+    )  # fmt: skip
+    if plan.stopped_by_clock:
+        text.append("\nthe time limit ended the search: a rerun may find another plan", "yellow")
+    if over := [str(stage.index) for stage in plan.stages if not stage.memory.fits]:
+        text.append(f"\ndoes not fit: stage {', '.join(over)} exceeds its memory limit", "bold red")
+    return text
+
+
+def _count(number: int, word: str) -> str:
+    plural = "es" if word.endswith("ch") else "s"
+    return f"{number:,} {word}{'' if number == 1 else plural}"
+
+
+def _render(renderable: RenderableType, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    lines = (line.rstrip() for line in capture.get().splitlines())
+    return "\n".join(lines) + "\n"
