@@ -1,0 +1,1 @@
+"""Executes stage programs: in one process, or over torch.distributed."""

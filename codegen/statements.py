@@ -1,0 +1,176 @@
+"""The body of a stage's forward: one statement an op, regions as `with` blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stagecut.codegen.spelling import call
+from stagecut.codegen.wiring import StageWiring
+from stagecut.ir.errors import UnsupportedError
+from stagecut.ir.graph import (
+    Arg,
+    Autocast,
+    ByMode,
+    Context,
+    GradMode,
+    Mode,
+    Op,
+    Recompute,
+    Ref,
+    StageDevice,
+    TorchConstant,
+    WeightRef,
+    reads,
+)
+from stagecut.ir.types import TensorType
+
+_INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of code and the region it stands in."""
+
+    text: str
+    context: tuple[Context, ...] = ()
+
+
+def body(stage: StageWiring, draws: Mapping[str, int]) -> list[str]:
+    """The statements of a stage's forward, indented for a method.
+
+    Args:
+        stage: What the stage runs.
+        draws: For each random op of the whole graph its number, which seeds its draws.
+    """
+    lines = [
+        *_preamble(stage),
+        *(Line(f"{name} = {tensor}.size({dim})") for name, tensor, dim in stage.sizes),
+        *_statements(stage, draws),
+    ]
+    names = [port.name for port in stage.results]
+    lines.append(Line(f"return ({', '.join(names)}{',' if len(names) == 1 else ''})"))
+    return list(_blocks(lines))
+
+
+def _names_device(arg: Arg) -> bool:
+    if isinstance(arg, tuple):
+        return any(map(_names_device, arg))
+    return isinstance(arg, StageDevice)
+
+
+def _preamble(stage: StageWiring) -> Iterator[Line]:
+    names_device = any(
+        any(isinstance(c, Autocast) for c in op.context)
+        or any(_names_device(a) for a in (*op.args, *(v for _, v in op.kwargs)))
+        or op.effects.random
+        for op in stage.ops
+    )
+    if not names_device:
+        return
+    tensors = [port.name for port in stage.inputs if isinstance(port.type, TensorType)]
+    owner = tensors[0] if tensors else weight_path(stage.weights[0]) if stage.weights else None
+    yield Line(f"device = {owner}.device" if owner else "device = torch.get_default_device()")
+
+
+def _statements(stage: StageWiring, draws: Mapping[str, int]) -> Iterator[Line]:
+    dead = _last_uses(stage)
+    origin = ("", "")
+    for position, op in enumerate(stage.ops):
+        if (op.scope, op.source) != origin and (op.scope or op.source):
+            origin = (op.scope, op.source)
+            yield Line(f"# {'  '.join(filter(None, origin))}", op.context)
+        if op.name in draws:
+            yield Line(f"self.reseed({draws[op.name]}, device)", op.context)
+        yield Line(statement(op), op.context)
+        if dead[position]:
+            yield Line(f"del {', '.join(dead[position])}", op.context)
+
+
+def statement(op: Op) -> str:
+    """One op as an assignment."""
+    args = [expression(arg) for arg in op.args]
+    written = call(op.target, args, [(name, expression(arg)) for name, arg in op.kwargs])
+    if not op.results:
+        return written
+    names = ", ".join(value.name for value in op.results)
+    return f"{names}{',' if op.sequence and len(op.results) == 1 else ''} = {written}"
+
+
+def expression(arg: Arg) -> str:
+    """One argument as Python."""
+    match arg:
+        case Ref(name):
+            return name
+        case WeightRef(name):
+            return weight_path(name)
+        case TorchConstant(name):
+            return f"torch.{name}"
+        case StageDevice():
+            return "device"
+        case ByMode(True, False):
+            return "self.training"
+        case ByMode(train, evaluation):
+            return f"{train!r} if self.training else {evaluation!r}"
+        case tuple():
+            return f"[{', '.join(map(expression, arg))}]"
+        case float() if not math.isfinite(arg):
+            return f'float("{arg}")'
+        case _:
+            return repr(arg)
+
+
+def weight_path(name: str) -> str:
+    """A weight as the stage holds it: `self.transformer.h["3"].ln_1.weight`."""
+    parts = (f".{part}" if part.isidentifier() else f'["{part}"]' for part in name.split("."))
+    return "self" + "".join(parts)
+
+
+def _last_uses(stage: StageWiring) -> list[list[str]]:
+    """For each op, the tensors that nothing after it in the stage uses."""
+    kept = {port.name for port in stage.results}
+    tensors = {p.name for p in stage.inputs if isinstance(p.type, TensorType)}
+    tensors |= {v.name for op in stage.ops for v in op.results if isinstance(v.type, TensorType)}
+    last: dict[str, int] = {}
+    for position, op in enumerate(stage.ops):
+        for name in (*reads(op), *(v.name for v in op.results)):
+            last[name] = position
+    dead: list[list[str]] = [[] for _ in stage.ops]
+    for name, position in last.items():
+        if name in tensors and name not in kept and position < len(stage.ops) - 1:
+            dead[position].append(name)
+    return dead
+
+
+def _blocks(lines: Sequence[Line]) -> Iterator[str]:
+    """Opens a `with` block wherever the region changes."""
+    current: tuple[Context, ...] = ()
+    for line in lines:
+        if line.context != current:
+            shared = 0
+            while (
+                shared < min(len(current), len(line.context))
+                and current[shared] == line.context[shared]
+            ):
+                shared += 1
+            for depth in range(shared, len(line.context)):
+                yield f"{_INDENT * (2 + depth)}{_opening(line.context[depth])}:"
+            current = line.context
+        yield f"{_INDENT * (2 + len(current))}{line.text}"
+
+
+def _opening(context: Context) -> str:
+    match context:
+        case GradMode(False):
+            return "with torch.no_grad()"
+        case GradMode(True):
+            return "with torch.enable_grad()"
+        case Autocast(dtype, enabled):
+            return f"with torch.autocast(device.type, dtype=torch.{dtype}, enabled={enabled})"
+        case Mode(training):
+            return "if self.training" if training else "if not self.training"
+        case Recompute():
+            raise UnsupportedError(
+                "recomputation is not written into stages yet; plan with recompute='never'"
+            )

@@ -1,0 +1,180 @@
+"""A batch cut into micro-batches, each checked against what the model was traced for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from stagecut.ir.errors import ArgumentError
+from stagecut.ir.graph import Graph, Input
+from stagecut.ir.types import SymbolicDim, TensorType, dim_size
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One micro-batch, as every stage sees it."""
+
+    index: int
+    inputs: Mapping[str, torch.Tensor]
+    """The model's tensor inputs, by the names of their values."""
+    symbols: Mapping[str, int]
+    """The sizes that its inputs bind."""
+    share: float
+    """Its rows over the batch's rows: the weight of its loss."""
+    target: Any = None
+    """What the loss compares with, cut in the same way."""
+
+
+def count_rows(graph: Graph, leaves: Sequence[Any]) -> int:
+    """The rows of a batch.
+
+    Raises:
+        ArgumentError: the inputs that are cut have different numbers of rows, or none.
+    """
+    rows = {
+        item.path: leaf.shape[0]
+        for item, leaf in zip(graph.inputs, leaves, strict=True)
+        if item.split_dim is not None and isinstance(leaf, torch.Tensor) and leaf.ndim
+    }
+    if len(set(rows.values())) > 1:
+        raise ArgumentError(
+            "the inputs have different numbers of rows: "
+            + ", ".join(f"{path} {n}" for path, n in rows.items())
+        )
+    total = next(iter(rows.values()), 1)
+    if total == 0:
+        raise ArgumentError("the batch is empty; give at least one row")
+    return int(total)
+
+
+def split(
+    graph: Graph, leaves: Sequence[Any], target: Any, n_microbatches: int
+) -> tuple[MicroBatch, ...]:
+    """The micro-batches of a batch.
+
+    Args:
+        graph: What was traced; its inputs say what is cut.
+        leaves: The batch, one leaf an input of the graph.
+        target: Any nest of tensors; those with as many rows as the batch are cut.
+        n_microbatches: How many to cut; not more than there are rows.
+
+    Raises:
+        ArgumentError: what does not fit the trace, all of it at once.
+    """
+    _check_leaves(graph, leaves)
+    rows = count_rows(graph, leaves)
+    targets = _split_target(target, rows, n_microbatches)
+    columns = [
+        leaf.tensor_split(n_microbatches) if item.split_dim is not None else (leaf,) * n_microbatches
+        for item, leaf in zip(graph.inputs, leaves, strict=True)
+    ]
+    sizes = [len(part) for part in torch.empty(rows, 0).tensor_split(n_microbatches)]
+    made = []
+    for index in range(n_microbatches):
+        named = {
+            item.value.name: column[index]
+            for item, column in zip(graph.inputs, columns, strict=True)
+            if item.value is not None
+        }
+        symbols = bind(graph, named)
+        made.append(MicroBatch(index, named, symbols, sizes[index] / rows, targets[index]))
+    return tuple(made)
+
+
+def bind(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """The sizes of the graph's symbols, read off one micro-batch's inputs.
+
+    Raises:
+        ArgumentError: every size that the trace does not allow.
+    """
+    symbols: dict[str, int] = {}
+    inputs = [(item, item.value) for item in graph.inputs if item.value is not None]
+    for _, value in inputs:
+        if isinstance(value.type, TensorType):
+            for dim, size in zip(value.type.shape, tensors[value.name].shape, strict=True):
+                if isinstance(dim, SymbolicDim) and dim.expression.isidentifier():
+                    symbols.setdefault(dim.expression, int(size))
+    faults = [
+        f"{item.path} has shape {tuple(tensors[value.name].shape)}, the model was traced for "
+        f"{value.type}"
+        for item, value in inputs
+        if isinstance(value.type, TensorType)
+        and tuple(tensors[value.name].shape) != value.type.sizes(symbols)
+    ]
+    faults += [
+        f"the size {r.symbol} is {symbols[r.symbol]}, the model was traced for {r.least} to "
+        f"{r.most or 'any'}"
+        for r in graph.ranges
+        if r.symbol in symbols
+        and not r.least <= symbols[r.symbol] <= (r.most or symbols[r.symbol])
+    ]
+    if faults:
+        raise ArgumentError(
+            "a micro-batch does not fit the plan; plan again with an example of this shape:\n"
+            + "\n".join(f"  {fault}" for fault in faults)
+        )
+    return symbols
+
+
+def _check_leaves(graph: Graph, leaves: Sequence[Any]) -> None:
+    pairs = zip(graph.inputs, leaves, strict=True)
+    faults = [fault for item, leaf in pairs for fault in _leaf_faults(item, leaf)]
+    if faults:
+        raise ArgumentError(
+            "the inputs differ from the example that was traced:\n"
+            + "\n".join(f"  {fault}" for fault in faults)
+        )
+
+
+def _leaf_faults(item: Input, leaf: Any) -> Iterator[str]:
+    if item.value is None:
+        if isinstance(leaf, torch.Tensor) or leaf != item.constant:
+            shown = f"a tensor {tuple(leaf.shape)}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            yield f"{item.path} is {shown}, traced as {item.constant!r}: plan again with this value"
+        return
+    kind = item.value.type
+    if not isinstance(leaf, torch.Tensor):
+        yield f"{item.path} is {leaf!r}, traced as a tensor {kind}"
+    elif isinstance(kind, TensorType):
+        if leaf.ndim != len(kind.shape):
+            yield f"{item.path} has {leaf.ndim} dimensions, traced as {kind}"
+        if str(leaf.dtype) != f"torch.{kind.dtype}":
+            yield f"{item.path} is {leaf.dtype}, traced as {kind}"
+
+
+def _split_target(target: Any, rows: int, n: int) -> list[Any]:
+    leaves, tree = pytree.tree_flatten(target)
+    columns = [
+        leaf.tensor_split(n)
+        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == rows
+        else (leaf,) * n
+        for leaf in leaves
+    ]
+    return [pytree.tree_unflatten([column[i] for column in columns], tree) for i in range(n)]
+
+
+def merge_outputs(graph: Graph, parts: Sequence[Sequence[Any]], shares: Sequence[float]) -> list[Any]:
+    """One leaf a model output, from the leaves of every micro-batch.
+
+    Tensors with a batch dimension are joined along it; floating scalars (a mean loss) are averaged
+    by rows; anything else is the same in every micro-batch, and the first is taken.
+    """
+    return [_merge(list(column), shares) for column in zip(*parts, strict=True)]
+
+
+def _merge(column: list[Any], shares: Sequence[float]) -> Any:
+    first = column[0]
+    if not isinstance(first, torch.Tensor):
+        return first
+    if first.ndim:
+        return torch.cat(column)
+    if first.is_floating_point() and len(column) > 1:
+        return sum(part * share for part, share in zip(column, shares, strict=True))
+    return first
+
+
+__all__ = ["MicroBatch", "bind", "count_rows", "dim_size", "merge_outputs", "split"]
