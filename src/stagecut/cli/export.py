@@ -1,0 +1,48 @@
+"""`stagecut export`: one readable .py and one .safetensors a stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stagecut.cli import options
+from stagecut.cli.models import Example
+from stagecut.cli.planning import Request, make_plan
+from stagecut.report.units import bytes_text
+
+
+def export(
+    model: options.Model,
+    stages: options.Stages,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where the stages go.")
+    ],
+    cluster: options.Cluster = None,
+    schedule: options.Schedule = "1f1b",
+    microbatches: options.Microbatches = None,
+    method: options.Method = "auto",
+    memory_limit: options.MemoryLimit = None,
+    rows: options.Rows = 4,
+    length: options.Length = None,
+) -> None:
+    """Plan a pipeline and write its stages: one readable .py and one .safetensors each.
+
+    The files need torch alone. hf:NAME models get random weights; hf:FOLDER keeps the folder's.
+
+    Example:
+
+      stagecut export hf:gpt2 -n 4 -o stages/
+    """
+    plan, loaded = make_plan(
+        model,
+        Example(rows, length),
+        Request(stages, cluster, schedule, microbatches, method, memory_limit),
+        weights=True,
+    )
+    plan.export(output, loaded.model)
+    console = Console(highlight=False)
+    for path in sorted(output.iterdir()):
+        console.print(f"{path}  {bytes_text(path.stat().st_size)}")

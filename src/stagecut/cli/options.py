@@ -1,0 +1,94 @@
+"""The arguments that several commands share, each explained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="[bold]module:function[/bold], a function in an importable module that returns the "
+        "model, (model, args) or (model, args, kwargs), where args and kwargs are an example "
+        "micro-batch; or [bold]hf:NAME[/bold], a transformers architecture with random weights "
+        "(gpt2, gpt2-medium, gpt2-xl, bert-base, bert-large, vit-base, llama-2-7b, ..., or any "
+        "model type with its default configuration); or [bold]hf:FOLDER[/bold], a local folder "
+        "with a config.json and, if you like, weights. Nothing is downloaded.",
+    ),
+]
+Stages = Annotated[
+    int,
+    typer.Option(
+        "-n", "--stages", metavar="N", min=1, help="The number of stages, one device each."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NAME",
+        show_default=False,
+        help="The devices to plan for: [bold]A100[/bold], H100, V100, T4, CPU, ..., or nodes as "
+        "[bold]dgx-h100[/bold], p4d, g5. Without it: the GPUs of this machine, else A100s, and "
+        "the plan says that it assumed them.",
+    ),
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help="The order of the work: [bold]1f1b[/bold] (least memory), [bold]gpipe[/bold] (all "
+        "forwards, then all backwards) or [bold]forward[/bold] (inference).",
+    ),
+]
+Microbatches = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches",
+        "-m",
+        metavar="M",
+        min=1,
+        show_default="4 a stage",
+        help="Micro-batches a step.",
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        help="How to cut: [bold]dp[/bold], [bold]metis[/bold], [bold]uniform[/bold] (equal numbers "
+        "of ops, for comparison) or [bold]auto[/bold], which tries them and keeps the best.",
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        show_default="the device's memory",
+        help="The most each device may hold, as [bold]24GiB[/bold].",
+    ),
+]
+Rows = Annotated[
+    int, typer.Option("--rows", metavar="N", min=2, help="hf: models only: rows of a micro-batch.")
+]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--length",
+        metavar="N",
+        min=2,
+        show_default="the model's longest, at most 1024",
+        help="hf: language models only: tokens a row.",
+    ),
+]
+Save = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="FILE", show_default=False, help="Write the plan as JSON."),
+]

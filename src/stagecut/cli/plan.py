@@ -1,0 +1,59 @@
+"""`stagecut plan`: what goes where, what it costs, how far from optimal it can be."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stagecut.cli import options
+from stagecut.cli.models import Example
+from stagecut.cli.planning import Request, make_plan
+
+
+def plan(
+    model: options.Model,
+    stages: options.Stages,
+    cluster: options.Cluster = None,
+    schedule: options.Schedule = "1f1b",
+    microbatches: options.Microbatches = None,
+    method: options.Method = "auto",
+    memory_limit: options.MemoryLimit = None,
+    rows: options.Rows = 4,
+    length: options.Length = None,
+    save: options.Save = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures as JSON instead of tables.")
+    ] = False,
+) -> None:
+    """Plan a pipeline: where to cut the model, what each stage costs, how good the cut is.
+
+    Needs no GPU and, for hf: models, no memory for the weights.
+
+    Examples:
+
+      stagecut plan hf:gpt2 -n 4
+
+      stagecut plan my_models:build -n 8 --cluster H100 --memory-limit 24GiB
+    """
+    made, _ = make_plan(
+        model,
+        Example(rows, length),
+        Request(stages, cluster, schedule, microbatches, method, memory_limit),
+        weights=False,
+    )
+    if save is not None:
+        made.save(save)
+    if as_json:
+        from stagecut.report.summary import summary
+
+        typer.echo(json.dumps(summary(made.data), indent=1))
+        return
+    from stagecut.report import plan_table
+
+    console = Console(highlight=False)
+    console.print(plan_table(made.data))
+    if save is not None:
+        console.print(f"Saved as {save}.")

@@ -1,0 +1,55 @@
+"""From the arguments of a command to a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from stagecut.cli.models import Example, Loaded, load_model
+
+if TYPE_CHECKING:
+    from stagecut import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command asks `partition` for; each field is one option."""
+
+    n_stages: int
+    cluster: str | None
+    schedule: str
+    n_microbatches: int | None
+    method: str
+    memory_limit: str | None
+
+
+def make_plan(
+    spec: str, example: Example, request: Request, *, weights: bool
+) -> tuple[Plan, Loaded]:
+    """Loads the model that `spec` names and cuts it.
+
+    Progress goes to stderr, so that stdout holds the answer alone.
+
+    Raises:
+        StagecutError: the model cannot be found, traced or cut.
+    """
+    with Console(stderr=True).status(f"Loading {spec} ...") as status:
+        import stagecut
+
+        loaded = load_model(spec, example, weights=weights)
+        status.update(f"Tracing and cutting {spec} ...")
+        plan = stagecut.partition(
+            loaded.model,
+            request.n_stages,
+            loaded.args,
+            dict(loaded.kwargs or {}),
+            cluster=request.cluster,
+            schedule=request.schedule,
+            n_microbatches=request.n_microbatches,
+            method=request.method,
+            memory_limit=request.memory_limit,
+            training=request.schedule != "forward",
+        )
+    return plan, loaded

@@ -1,0 +1,111 @@
+"""One process of `stagecut run`: its share of the pipeline, trained on random data."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import stagecut
+from stagecut.cli.batches import Bounds, random_batch
+from stagecut.cli.models import Example, load_model
+from stagecut.frontend.trees import flatten
+from stagecut.ir.errors import StagecutError
+from stagecut.ir.plan import load_plan
+
+LEARNING_RATE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every process of one run is told."""
+
+    spec: str | None
+    """The model; None where `source` is an export folder."""
+    example: Example
+    source: Path
+    """The saved plan, or the export folder."""
+    bounds: Bounds
+    """Of the model's integer inputs."""
+    steps: int
+    folder: Path
+    """Where processes meet, and where they leave errors."""
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """One step as its first process saw it."""
+
+    step: int
+    loss: float
+    seconds: float
+    busy_seconds: tuple[float, ...]
+    """Processor time that each process spent, in rank order."""
+
+
+def work(rank: int, job: Job) -> None:
+    """Runs one process to its end; rank 0 prints a line a step.
+
+    What the user can mend is left in the job's folder for the parent, which shows it; any other
+    exception keeps its traceback.
+    """
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{job.folder}/meet", rank=rank, world_size=job.world_size
+    )
+    try:
+        for figures in _steps(rank, job):
+            if rank == 0:
+                _show(figures)
+    except StagecutError as error:
+        (job.folder / f"error-{rank}").write_text(str(error))
+        sys.exit(1)
+    finally:
+        dist.destroy_process_group()
+
+
+def mean_loss(output: Any) -> torch.Tensor:
+    """The model's own loss where its output has one, else the mean square of its outputs."""
+    own = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor) and own.ndim == 0:
+        return own
+    leaves = [leaf for leaf in flatten(output)[0] if isinstance(leaf, torch.Tensor)]
+    squares = [leaf.square().mean() for leaf in leaves if leaf.is_floating_point()]
+    return torch.stack(squares).mean()
+
+
+def _steps(rank: int, job: Job) -> Iterator[StepFigures]:
+    plan_file = job.source / "plan.json" if job.spec is None else job.source
+    plan = load_plan(plan_file.read_text())
+    pipe = _pipe(job)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=LEARNING_RATE)
+    for step in range(job.steps):
+        batch = random_batch(plan.graph, job.bounds, plan.n_microbatches, seed=step)
+        started, busy = time.perf_counter(), time.process_time()
+        loss = pipe.train_step(**batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds, busy = time.perf_counter() - started, time.process_time() - busy
+        everyone: list[float] = [0.0] * job.world_size
+        dist.all_gather_object(everyone, busy)
+        yield StepFigures(step, float(loss), seconds, tuple(everyone))
+
+
+def _pipe(job: Job) -> stagecut.Pipeline:
+    if job.spec is None:
+        return stagecut.pipeline(job.source, loss_fn=mean_loss)
+    torch.manual_seed(0)
+    model = load_model(job.spec, job.example, weights=True).model
+    return stagecut.pipeline(stagecut.Plan.load(job.source), model, loss_fn=mean_loss)
+
+
+def _show(figures: StepFigures) -> None:
+    busy = "  ".join(f"{seconds:8.3f}" for seconds in figures.busy_seconds)
+    print(f"{figures.step:4d}  {figures.loss:12.6f}  {figures.seconds:8.3f}  {busy}", flush=True)

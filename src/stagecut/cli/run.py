@@ -1,0 +1,76 @@
+"""`stagecut run`: the pipeline on local processes, for a look at it and as a check."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stagecut.cli import options
+from stagecut.cli.models import Example
+from stagecut.cli.planning import Request, make_plan
+
+
+def run(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL_OR_FOLDER",
+            show_default=False,
+            help="A MODEL as for [bold]stagecut plan[/bold] (module:function, hf:NAME, hf:FOLDER), "
+            "or a folder that [bold]stagecut export[/bold] wrote.",
+        ),
+    ],
+    stages: options.Stages,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=1, help="Training steps to run.")
+    ] = 5,
+    schedule: options.Schedule = "1f1b",
+    microbatches: options.Microbatches = None,
+    method: options.Method = "auto",
+    rows: options.Rows = 2,
+    length: options.Length = 64,
+) -> None:
+    """Train a pipeline for a few steps on this machine: one process a stage, on random data.
+
+    Prints the loss and the seconds of each step, and the processor time of every stage. The loss
+    is the model's own where its output has one, else the mean square of its outputs. For real
+    training write a script and start it with torchrun: the README has one.
+
+    Examples:
+
+      stagecut run hf:gpt2 -n 2 --steps 3
+
+      stagecut run stages/ -n 4
+    """
+    if (Path(model) / "plan.json").is_file():
+        _run_export(Path(model), stages, steps)
+    else:
+        request = Request(stages, "CPU", schedule, microbatches, method, None)
+        _run_model(model, Example(rows, length), request, steps)
+
+
+def _run_export(source: Path, n_stages: int, steps: int) -> None:
+    from stagecut.cli.launch import Job, launch
+
+    with tempfile.TemporaryDirectory(prefix="stagecut-") as folder:
+        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_stages))
+
+
+def _run_model(spec: str, example: Example, request: Request, steps: int) -> None:
+    from stagecut.cli.batches import example_bounds
+    from stagecut.cli.launch import Job, launch
+    from stagecut.report.plan import verdict
+
+    plan, loaded = make_plan(spec, example, request, weights=True)
+    bounds = example_bounds(loaded)
+    del loaded  # each process builds its own
+    Console(highlight=False).print(verdict(plan.data), end="\n\n")
+    with tempfile.TemporaryDirectory(prefix="stagecut-") as name:
+        folder = Path(name)
+        plan.save(folder / "plan.json")
+        source = folder / "plan.json"
+        launch(Job(spec, example, source, bounds, steps, folder, request.n_stages))

@@ -1,0 +1,56 @@
+"""`stagecut solve`: cut a published partitioning problem, no model needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from stagecut.cli.options import Method
+from stagecut.partitioner.workloads import Format, solve_file
+from stagecut.report.units import percent_text
+
+
+def solve(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The problem: JSON, or a PipeDream graph.txt.")
+    ],
+    devices: Annotated[int, typer.Option("--devices", "-n", min=1, help="At most this many.")],
+    method: Method = "auto",
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=0.1, help="Seconds after which to stop.")
+    ] = 10.0,
+    format: Annotated[
+        Format,
+        typer.Option("--format", help="The file's format. [bold]auto[/bold] tells them apart."),
+    ] = "auto",
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            "--bandwidth", show_default=False, help="Bytes a second; PipeDream files only."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole answer as JSON, nothing else.")
+    ] = False,
+) -> None:
+    """Cut a partitioning problem from a file into pipeline stages, and say how good the cut is.
+
+    Reads the JSON published with "Efficient Algorithms for Device Placement of DNN Graph
+    Operators" (NeurIPS 2020), the profiles published with PipeDream, and a simple format of our
+    own, described in docs/architecture.md.
+    """
+    answer = solve_file(file, devices, method, time_limit, format, bandwidth)
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    stages = len(set(answer["assignment"].values()))
+    proved = "optimal: proved" if answer["optimal"] else f"gap {percent_text(answer['gap'])}"
+    Console(highlight=False).print(
+        f"{len(answer['assignment'])} nodes in {stages} stages by {answer['method']}: "
+        f"bottleneck {answer['bottleneck']:.6g}, lower bound {answer['lower_bound']:.6g} "
+        f"({proved}), {answer['seconds']:.2f} s"
+    )

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stagecut.cli.models import Example, load_model
+from stagecut.ir.errors import ArgumentError
+
+EXAMPLE = Example(rows=2, length=8)
+SOURCE = """
+import torch
+from torch import nn
+
+def alone(): return nn.Linear(3, 4)
+def with_args(): return nn.Linear(3, 4), (torch.zeros(2, 3),)
+def with_kwargs(): return nn.Linear(3, 4), (), {"input": torch.zeros(2, 3)}
+def wrong(): return nn.Linear(3, 4), torch.zeros(2, 3)
+def number(): return 5
+value = 5
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "cli_models_under_test.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def load(function: str):  # type: ignore[no-untyped-def]
+    return load_model(f"cli_models_under_test:{function}", EXAMPLE, weights=True)
+
+
+def test_a_function_may_return_a_model_alone_or_with_an_example(here: Path) -> None:
+    assert isinstance(load("alone").model, torch.nn.Linear)
+    assert load("with_args").args[0].shape == (2, 3)
+    assert set(load("with_kwargs").kwargs) == {"input"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("gpt2", "module:function"),
+        (":x", "module:function"),
+        ("x:", "module:function"),
+        ("no_such_module_here:f", "there is no module 'no_such_module_here'"),
+        ("cli_models_under_test:missing", "it has alone, number, with_args"),
+        ("cli_models_under_test:value", "has no function 'value'"),
+        ("cli_models_under_test:wrong", "returned (Linear, Tensor)"),
+        ("cli_models_under_test:number", "returned (int)"),
+    ],
+)
+def test_what_cannot_be_loaded_is_explained(here: Path, spec: str, words: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        load_model(spec, EXAMPLE, weights=True)
+    assert words in str(caught.value)
+
+
+def test_an_error_inside_the_users_module_is_the_users_to_see(here: Path) -> None:
+    (here / "cli_broken_module.py").write_text("import package_that_is_not_there\n")
+    with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
+        load_model("cli_broken_module:f", EXAMPLE, weights=True)
+
+
+def test_named_models_stay_on_the_meta_device_without_weights() -> None:
+    loaded = load_model("hf:gpt2-xl", EXAMPLE, weights=False)
+    assert {p.device.type for p in loaded.model.parameters()} == {"meta"}
+    assert sum(p.numel() for p in loaded.model.parameters()) == 1_557_611_200
+    assert loaded.kwargs is not None
+    assert loaded.kwargs["input_ids"].shape == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key"),
+    [
+        ("gpt2", "GPT2LMHeadModel", "input_ids"),
+        ("bert-base", "BertForMaskedLM", "input_ids"),
+        ("vit-base", "ViTForImageClassification", "pixel_values"),
+        ("resnet-50", "ResNetForImageClassification", "pixel_values"),
+        ("llama-2-7b", "LlamaForCausalLM", "input_ids"),
+        ("mistral", "MistralForCausalLM", "input_ids"),
+    ],
+)
+def test_a_name_gets_the_class_with_a_head(name: str, kind: str, key: str) -> None:
+    loaded = load_model(f"hf:{name}", EXAMPLE, weights=False)
+    assert type(loaded.model).__name__ == kind
+    assert loaded.kwargs is not None
+    assert key in loaded.kwargs
+
+
+def test_an_unknown_name_lists_those_that_are_known() -> None:
+    with pytest.raises(ArgumentError, match=r"gpt2-xl.*Nothing is downloaded"):
+        load_model("hf:gpt5-ultra", EXAMPLE, weights=False)
+
+
+def test_a_row_longer_than_the_model_takes_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="at most 1024 tokens"):
+        load_model("hf:gpt2", Example(2, 2000), weights=False)
+
+
+def test_a_local_folder_keeps_its_weights(tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=50)
+    saved = transformers.GPT2LMHeadModel(config)
+    saved.save_pretrained(tmp_path)
+    loaded = load_model(f"hf:{tmp_path}", EXAMPLE, weights=True)
+    for name, weight in saved.state_dict().items():
+        assert torch.equal(weight, loaded.model.state_dict()[name])

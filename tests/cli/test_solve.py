@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import refused, stagecut
+
+CHAIN = {
+    "stagecut": 1,
+    "nodes": [{"id": name, "forward_seconds": 1.0} for name in "abcd"],
+    "values": [{"from": a, "to": [b], "bytes": 0} for a, b in ("ab", "bc", "cd")],
+}
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    path = tmp_path / "chain.json"
+    path.write_text(json.dumps(CHAIN))
+    return path
+
+
+def test_the_answer_as_json(chain: Path) -> None:
+    result = stagecut("solve", str(chain), "--devices", "2", "--json")
+    assert result.returncode == 0, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["assignment"] == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert answer["bottleneck"] == 2.0
+    assert answer["optimal"] is True
+    assert answer["gap"] == pytest.approx(0, abs=1e-6)
+    assert answer["seconds"] >= 0
+
+
+def test_the_answer_for_a_reader(chain: Path) -> None:
+    result = stagecut("solve", str(chain), "--devices", "2")
+    assert "4 nodes in 2 stages" in result.stdout
+    assert "optimal: proved" in result.stdout
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path, chain: Path) -> None:
+    assert "cannot read" in refused("solve", str(tmp_path / "none.json"), "--devices", "2")
+    (tmp_path / "empty.json").write_text("{}")
+    assert "stagecut" in refused("solve", str(tmp_path / "empty.json"), "--devices", "2")
+    assert "magic" in refused("solve", str(chain), "--devices", "2", "--method", "magic")
