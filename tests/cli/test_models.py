@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stagecut.cli.models import Example, load_model
+from stagecut.cli.example import Example
+from stagecut.cli.models import load_model
 from stagecut.ir.errors import ArgumentError
 
 EXAMPLE = Example(rows=2, length=8)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from stagecut.cli.example import Example
 from stagecut.ir.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ SIZES: Mapping[str, Size] = MappingProxyType(
 
 
 def load_named(
-    name: str, rows: int, length: int | None, *, weights: bool
+    name: str, example: Example, *, weights: bool
 ) -> tuple[nn.Module, tuple[()], dict[str, Any]]:
-    """The model called `name` and an example of `rows` rows, on the meta device or in memory.
+    """The model called `name` with an example for it, on the meta device or in memory.
 
     `name` is in SIZES, a model type of transformers, or a local folder with a config.json. With
     `weights`, a folder's own weights are loaded where it has any; all others are drawn at random.
@@ -76,9 +77,11 @@ def load_named(
     """
     transformers = _transformers(name)
     config = _config(transformers, name)
-    config.use_cache = False
-    example = _example(name, config, rows, length, device="cpu" if weights else "meta")
-    return _build(transformers, name, config, weights=weights), (), example
+    kind = _auto_class(transformers, config)
+    inputs = _inputs(name, config, example, device="cpu" if weights else "meta")
+    if example.training and kind is not transformers.AutoModel:
+        inputs["labels"] = _labels(inputs)
+    return _build(kind, name, config, weights=weights), (), inputs
 
 
 def _transformers(name: str) -> Any:
@@ -88,6 +91,7 @@ def _transformers(name: str) -> Any:
         raise ArgumentError(
             f"hf:{name} needs the package transformers: pip install 'stagecut[hf]'"
         ) from error
+    transformers.logging.set_verbosity_error()
     return transformers
 
 
@@ -105,10 +109,9 @@ def _config(transformers: Any, name: str) -> Any:
         ) from error
 
 
-def _build(transformers: Any, name: str, config: Any, *, weights: bool) -> nn.Module:
+def _build(kind: Any, name: str, config: Any, *, weights: bool) -> nn.Module:
     import torch
 
-    kind = _auto_class(transformers, config)
     model: nn.Module
     if not weights:
         with torch.device("meta"):
@@ -134,15 +137,12 @@ def _auto_class(transformers: Any, config: Any) -> Any:
     return transformers.AutoModel
 
 
-def _example(name: str, config: Any, rows: int, length: int | None, device: str) -> dict[str, Any]:
+def _inputs(name: str, config: Any, example: Example, device: str) -> dict[str, Any]:
     import torch
 
-    vocabulary = getattr(config, "vocab_size", None)
+    vocabulary, rows = getattr(config, "vocab_size", None), example.rows
     if vocabulary is not None:
-        longest = getattr(config, "max_position_embeddings", LONGEST)
-        if length is not None and length > longest:
-            raise ArgumentError(f"--length is {length}, and {name} takes at most {longest} tokens")
-        shape = (rows, length or min(longest, LONGEST))
+        shape = (rows, _length(name, config, example.length))
         return {"input_ids": torch.randint(vocabulary, shape, device=device)}
     if hasattr(config, "num_channels"):
         side = getattr(config, "image_size", 224)
@@ -151,3 +151,20 @@ def _example(name: str, config: Any, rows: int, length: int | None, device: str)
         f"hf:{name} takes neither tokens nor images alone; write a function that returns "
         "(model, args, kwargs) and name it as module:function"
     )
+
+
+def _length(name: str, config: Any, wanted: int | None) -> int:
+    longest: int = getattr(config, "max_position_embeddings", LONGEST)
+    if wanted is not None and wanted > longest:
+        raise ArgumentError(f"--length is {wanted}, and {name} takes at most {longest} tokens")
+    return wanted or min(longest, LONGEST)
+
+
+def _labels(inputs: dict[str, Any]) -> Any:
+    """The tokens themselves, which a language model shifts by one; class 0 or 1 of each image."""
+    import torch
+
+    if "input_ids" in inputs:
+        return inputs["input_ids"].clone()
+    pixels = inputs["pixel_values"]
+    return torch.randint(2, (len(pixels),), device=pixels.device)

@@ -9,19 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stagecut.cli.example import Example
 from stagecut.ir.errors import ArgumentError
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """How large an example micro-batch of a named model is to be."""
-
-    rows: int
-    length: int | None
-    """Tokens a row; None for the model's longest, at most 1024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +42,7 @@ def load_model(spec: str, example: Example, *, weights: bool) -> Loaded:
     if kind == "hf":
         from stagecut.cli.hf import load_named
 
-        return Loaded(*load_named(name, example.rows, example.length, weights=weights))
+        return Loaded(*load_named(name, example, weights=weights))
     return _loaded(spec, _find(spec, kind, name)())
 
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from stagecut.cli import options
-from stagecut.cli.models import Example
+from stagecut.cli.example import Example
 from stagecut.cli.planning import Request, make_plan
 
 
@@ -40,7 +40,7 @@ def plan(
     """
     made, _ = make_plan(
         model,
-        Example(rows, length),
+        Example(rows, length, training=schedule != "forward"),
         Request(stages, cluster, schedule, microbatches, method, memory_limit),
         weights=False,
     )

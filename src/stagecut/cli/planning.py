@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from stagecut.cli.models import Example, Loaded, load_model
+from stagecut.cli.example import Example
+from stagecut.cli.models import Loaded, load_model
 
 if TYPE_CHECKING:
     from stagecut import Plan

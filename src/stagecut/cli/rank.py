@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 import stagecut
 from stagecut.cli.batches import Bounds, random_batch
-from stagecut.cli.models import Example, load_model
+from stagecut.cli.example import Example
+from stagecut.cli.models import load_model
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import StagecutError
 from stagecut.ir.plan import load_plan

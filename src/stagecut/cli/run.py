@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from stagecut.cli import options
-from stagecut.cli.models import Example
+from stagecut.cli.example import Example
 from stagecut.cli.planning import Request, make_plan
 
 
