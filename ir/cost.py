@@ -15,7 +15,7 @@ class Work:
     flops: float = 0.0
     """Of matrix products, convolutions, attention and recurrences."""
     elementwise_flops: float = 0.0
-    """One for each element written by every other kernel."""
+    """One for each element read or written, whichever are more, by every kernel that computes."""
     bytes: float = 0.0
     """Read and written."""
     kernels: int = 0
@@ -39,7 +39,7 @@ class Saved:
 
     kind: Literal["argument", "result", "internal"]
     index: int
-    """Which tensor argument (flattened) or result it is; a running number for internals."""
+    """An argument's place among `op_refs(op)`, a result's among the results; internals count up."""
     n_bytes: int
     """The whole storage in the example, whatever part of it the op uses."""
 
@@ -55,7 +55,7 @@ class Cost:
     """Gradients of the op's weights."""
     saved: tuple[Saved, ...] = ()
     shares: tuple[int, ...] = ()
-    """For each result, the tensor argument whose storage it lives in, or -1 for its own."""
+    """For each result, the place among `op_refs(op)` whose storage it lives in; -1 for its own."""
     workspace_bytes: int = 0
     """Largest sum of temporaries alive inside the op, forward or backward."""
     origin: Origin = "analytic"

@@ -29,16 +29,15 @@ from stagecut.passes.roofline import kernel_seconds
 _Key = tuple[object, ...]
 
 
-def annotate(graph: Graph, device: Device, opaque: Mapping[str, nn.Module], training: bool) -> Graph:
+def annotate(
+    graph: Graph, device: Device, opaque: Mapping[str, nn.Module], training: bool
+) -> Graph:
     """The graph with `requires_grad` of every value and `cost` of every op filled in.
 
     Seconds are roofline times on `device`, of one micro-batch of the example's size. Numbers
     that the graph computes cost nothing. An op that cannot be run on fake tensors gets an
-    estimate from its sizes, and the graph's notes say so.
-
-    Args:
-        opaque: the modules that `module:path` ops call, by path.
-        training: whether there is a backward; without, nothing requires grad or is saved.
+    estimate from its sizes, and the graph's notes say so. `opaque` has the modules that
+    `module:path` ops call, by path. Without `training` nothing requires grad and nothing is saved.
     """
     with fake_tensors():
         return _Annotation(graph, device, opaque, training).run()

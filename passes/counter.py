@@ -17,11 +17,11 @@ from stagecut.passes.kernels import Kernel, kernel_of
 from stagecut.passes.roofline import kernel_seconds
 
 
-class KernelCounter(TorchDispatchMode):
+class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sums the work of every kernel started inside, on `device`."""
 
     def __init__(self, device: Device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.work = Work()
         self.alive = _Alive()
@@ -59,13 +59,14 @@ class _Alive:
 
     def made(self, out: Any, args: Any) -> None:
         """Takes in a kernel's results, and the peak as it ran."""
-        for key in [key for key, (weak, _) in self.storages.items() if weak.expired()]:
+        expired = [key for key, (weak, _) in self.storages.items() if weak.expired()]  # type: ignore[no-untyped-call]
+        for key in expired:
             del self.storages[key]
         given = {storage_key(t) for t in _flat(args)}
         for tensor in _flat(out):
             key = storage_key(tensor)
             if key not in given:
-                weak = StorageWeakRef(tensor.untyped_storage())
+                weak = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
                 self.storages[key] = (weak, storage_bytes(tensor))
         self.peak_bytes = max(self.peak_bytes, sum(n for _, n in self.storages.values()))
 

@@ -35,12 +35,13 @@ def kernel_flops(name: str, packet: Any, args: Sequence[Any], kwargs: Any, out: 
 
 def _attention(args: Sequence[Any], out: Any) -> int:
     query, key, value = args[:3]
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
     gradient, query, key, value = args[:4]
-    return int(sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape))
+    shapes = (gradient.shape, query.shape, key.shape, value.shape)
+    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
 
 def _recurrent_layer(args: Sequence[Any], out: Any) -> int:
@@ -60,11 +61,10 @@ def _recurrent(data: torch.Tensor, w_input: torch.Tensor, w_hidden: torch.Tensor
 def _grouped(args: Sequence[Any], out: Any) -> int:
     """`grouped_mm(rows [R, K], weights [E, K, N], offsets)`; both may be grouped the other way."""
     left, right = args[:2]
-    columns = out.shape[-1]
+    columns = int(out.shape[-1])
     if left.dim() == 2 and right.dim() == 2:  # the weights' gradient: [K, R] x [R, N]
-        return 2 * int(left.shape[0]) * int(left.shape[1]) * int(columns)
-    rows = math.prod(left.shape[:-1])
-    return 2 * rows * int(left.shape[-1]) * int(columns)
+        return 2 * int(left.shape[0]) * int(left.shape[1]) * columns
+    return 2 * int(left.numel()) * columns
 
 
 _OURS: dict[str, Formula] = {

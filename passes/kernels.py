@@ -12,26 +12,41 @@ from stagecut.passes.formulas import kernel_flops
 
 # Allocation, bookkeeping and views whose schema does not say that they are views.
 _FREE = frozenset(
-    """_unsafe_view empty empty_like empty_strided empty_permuted new_empty new_empty_strided
-    device sym_size sym_stride sym_numel sym_storage_offset size stride numel is_contiguous
-    _reshape_alias lift_fresh lift detach detach_ alias resize_ set_ _version record_stream
-    is_same_size _has_compatible_shallow_copy_type squeeze_ unsqueeze_ transpose_ t_ as_strided_
-    _assert_tensor_metadata _assert_async""".split()
-)
+    {
+        "_unsafe_view", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
+        "new_empty_strided", "device", "sym_size", "sym_stride", "sym_numel",
+        "sym_storage_offset", "size", "stride", "numel", "is_contiguous", "_reshape_alias",
+        "lift_fresh", "lift", "detach", "detach_", "alias", "resize_", "set_", "_version",
+        "record_stream", "is_same_size", "_has_compatible_shallow_copy_type", "squeeze_",
+        "unsqueeze_", "transpose_", "t_", "as_strided_", "_assert_tensor_metadata",
+        "_assert_async",
+    }
+)  # fmt: skip
 # The first argument is only looked at for its shape, or only written.
 _FIRST_NOT_READ = frozenset(
-    """copy_ fill_ zero_ bernoulli_ uniform_ normal_ exponential_ random_ zeros_like ones_like
-    full_like rand_like randn_like randint_like new_zeros new_ones new_full""".split()
-)
+    {
+        "copy_", "fill_", "zero_", "bernoulli_", "uniform_", "normal_", "exponential_", "random_",
+        "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+        "new_zeros", "new_ones", "new_full",
+    }
+)  # fmt: skip
 # Reads only the elements it writes, however large the source is.
-_GATHERS = frozenset("embedding index_select gather index take _embedding_bag select_scatter".split())
+_GATHERS = frozenset(
+    {
+        "embedding", "index_select", "gather", "index", "take", "_embedding_bag",
+        "select_scatter",
+    }
+)  # fmt: skip
 # Moves data and computes nothing.
 _MOVES = frozenset(
-    """clone _to_copy copy_ fill_ zero_ cat stack embedding index_select gather index take
-    zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor
-    slice_backward select_backward constant_pad_nd repeat contiguous slice_scatter
-    select_scatter roll flip""".split()
-)
+    {
+        "clone", "_to_copy", "copy_", "fill_", "zero_", "cat", "stack", "embedding",
+        "index_select", "gather", "index", "take", "zeros", "ones", "full", "zeros_like",
+        "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor",
+        "slice_backward", "select_backward", "constant_pad_nd", "repeat", "contiguous",
+        "slice_scatter", "select_scatter", "roll", "flip",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

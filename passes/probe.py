@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from stagecut.ir.cost import Saved, Work
 from stagecut.ir.device import Device
-from stagecut.ir.graph import Arg, Autocast, Context, GradMode, Ref, WeightRef, refs
+from stagecut.ir.graph import Arg, Autocast, Context, GradMode, refs
 from stagecut.passes.counter import KernelCounter
 from stagecut.passes.fake import fake_activation, fake_leaf, storage_bytes, storage_key
 from stagecut.passes.layout import Layout
@@ -34,7 +34,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """All that an op's cost depends on. Its references are slots: `Ref("0")`, `Ref("1")`, …"""
+    """All that an op's cost depends on; its references are slots: `Ref("0")`, `Ref("1")`."""
 
     target: str
     args: tuple[Arg, ...]
@@ -205,9 +205,7 @@ def _function(
     function = substitute(call.target, device.kind) or function_of(call.target, opaque)
 
     def value(arg: Arg) -> Any:
-        return torch_value(
-            arg, lambda r: tensors[int(r.name)], training=call.training, device=_CPU
-        )
+        return torch_value(arg, lambda r: tensors[int(r.name)], training=call.training, device=_CPU)
 
     args, kwargs = tuple(map(value, call.args)), {k: value(v) for k, v in call.kwargs}
     if isinstance(function, nn.Module):

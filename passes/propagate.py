@@ -106,7 +106,7 @@ class Layouts:
 
 
 def _initial(type_: object) -> Found:
-    return contiguous(type_) if isinstance(type_, TensorType) else type_.hint  # type: ignore[attr-defined,no-any-return]
+    return contiguous(type_) if isinstance(type_, TensorType) else type_.hint  # type: ignore[attr-defined]
 
 
 def _checked(type_: object, found: Layout | None) -> Found:

@@ -1,6 +1,6 @@
 """Seconds of a kernel on a device it was never run on (Williams et al., 2009).
 
-    seconds = launch + max(FLOPs / attainable rate of the dtype, bytes / attainable bandwidth)
+seconds = launch + max(FLOPs / attainable rate of the dtype, bytes / attainable bandwidth)
 """
 
 from __future__ import annotations

@@ -1,0 +1,50 @@
+"""What autograd keeps, by storage: relu's output, saved by relu and the next linear, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stagecut.ir.graph import Graph, Op, op_refs
+from stagecut.passes.users import storage_roots
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStorage:
+    """One storage and the ops whose backward needs it."""
+
+    label: str
+    """The value that owns it, or `op#i` for one that only the op's backward knows."""
+    ops: tuple[int, ...]
+    n_bytes: int
+
+
+def saved_storages(graph: Graph) -> tuple[SavedStorage, ...]:
+    """Every storage that autograd keeps for one micro-batch, weights excluded.
+
+    The graph is annotated; views count as the storage they look at.
+    """
+    roots = storage_roots(graph)
+    weights = {weight.name for weight in graph.weights}
+    users: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for index, op in enumerate(graph.ops):
+        for label, n_bytes in _kept(op):
+            root = roots.get(label, label)
+            if root not in weights:
+                users.setdefault(root, []).append(index)
+                sizes[root] = max(sizes.get(root, 0), n_bytes)
+    return tuple(
+        SavedStorage(root, tuple(dict.fromkeys(ops)), sizes[root]) for root, ops in users.items()
+    )
+
+
+def _kept(op: Op) -> list[tuple[str, int]]:
+    if op.cost is None:
+        return []
+    given = list(op_refs(op))
+    names = {
+        "argument": lambda index: given[index].name,
+        "result": lambda index: op.results[index].name,
+        "internal": lambda index: f"{op.name}#{index}",
+    }
+    return [(names[s.kind](s.index), s.n_bytes) for s in op.cost.saved]
