@@ -140,8 +140,8 @@ class StageCosts:
         compute = line.seconds(kind)[self.candidates]
         transfers = grid.sum()
         np.maximum(transfers, 0.0, out=transfers)
-        transfers += compute[:, None] - compute
-        return transfers
+        load: FloatArray = transfers + (compute[:, None] - compute)
+        return load
 
 
 class _MissingBytes(StageCosts):
@@ -150,7 +150,7 @@ class _MissingBytes(StageCosts):
     def allowed(self, stage: int) -> FloatArray:
         """Shape [q, q]: bytes above the stage's limit; infinity where the interval is empty."""
         limit = self.problem.memory_limit_bytes[stage]
-        missing = np.maximum(self.memory(stage) - limit * LIMIT_TOLERANCE, 0.0)
+        missing: FloatArray = np.maximum(self.memory(stage) - limit * LIMIT_TOLERANCE, 0.0)
         missing[~self.forward_pairs()] = np.inf
         if self.problem.allow_empty:
             np.fill_diagonal(missing, 0.0)

@@ -107,6 +107,14 @@ def orders(problem: Problem) -> Iterator[tuple[str, IntArray]]:
     yield "least_live", graph.taken_by(graph.per_node(_live_growth(problem), barrier=0.0))
 
 
+def topological_order(edges: IntArray, size: int, rank: Sequence[float]) -> list[int]:
+    """Nodes 0..size-1 so that edges go forward, of the ready ones always the least by `rank`.
+
+    Shorter than `size` if the edges run in a circle.
+    """
+    return _kahn(*_adjacency(edges, size), rank)
+
+
 def _numbered(cluster: IntArray, edges: IntArray, size: int) -> Precedence:
     successors, predecessors = _adjacency(edges, size)
     return Precedence(

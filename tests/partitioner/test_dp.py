@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagecut.ir.errors import InfeasibleError
+from stagecut.ir.problem import Incidence
+from stagecut.ir.solution import Assignment
+from stagecut.partitioner import dp
+from stagecut.partitioner.dp import cut_order, least_missing_bytes
+from stagecut.partitioner.evaluate import evaluate
+from stagecut.partitioner.intervals import Grid, LinearOrder, Spans, range_maximum
+from stagecut.partitioner.orders import orders
+from tests.partitioner import oracle
+from tests.partitioner.problems import chain, problem, random_problem
+
+seeds = st.integers(0, 10**6)
+
+
+@given(seeds, st.integers(2, 7), st.integers(1, 3))
+def test_equals_the_best_contiguous_cut_of_its_order(seed, n, k):
+    p = random_problem(seed, n, min(k, n))
+    exact = p.send_rule == "once" and np.ptp(p.link_seconds_per_byte) == 0
+    if not exact or p.allow_empty or (p.pins >= 0).any():
+        return
+    for _, order in orders(p):
+        cut = cut_order(p, order)
+        cuts = [s for s in oracle.contiguous(p, order) if oracle.valid(p, s)]
+        assert (cut is None) == (not cuts)
+        if cut is not None:
+            least = min(max(oracle.loads(p, s)) for s in cuts)
+            assert evaluate(p, cut).bottleneck_seconds == pytest.approx(least, rel=1e-9)
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 3))
+def test_is_valid_and_never_better_than_brute_force(seed, n, k):
+    p = random_problem(seed, n, k)
+    best = oracle.optimum(p)
+    for order in _orders(p):
+        cut = cut_order(p, order)
+        if cut is not None:
+            scored = evaluate(p, cut)
+            assert not scored.faults
+            assert scored.bottleneck_seconds >= best * (1 - 1e-9)
+
+
+@given(seeds, st.integers(1, 12), st.integers(0, 6))
+def test_grid_costs_equal_counting(seed, n, items):
+    draw = np.random.default_rng(seed)
+    members = [sorted(set(draw.integers(0, n, 4).tolist())) for _ in range(items)]
+    amount, figure = draw.uniform(1, 2, items), draw.uniform(1, 2, n)
+    spans = Spans.of(Incidence.of(members), np.arange(n))
+    candidates = np.unique([0, n, *draw.integers(0, n + 1, 4)])
+    touched, contained = Grid(candidates, n), Grid(candidates, n)
+    touched.touched(spans, amount)
+    contained.contained(spans, amount)
+    largest = range_maximum(figure, candidates)
+    for i, left in enumerate(candidates):
+        for j in range(i + 1, len(candidates)):
+            inside = set(range(left, candidates[j]))
+            some = sum(amount[m] for m in range(items) if inside & set(members[m]))
+            every = sum(amount[m] for m in range(items) if inside >= set(members[m]))
+            assert touched.sum()[j, i] == pytest.approx(some)
+            assert contained.sum()[j, i] == pytest.approx(every)
+            assert largest[j, i] == max(figure[c] for c in inside)
+
+
+def test_long_orders_are_refined_to_the_exact_cut(monkeypatch):
+    p = chain(700, 5)
+    exact = evaluate(p, cut_order(p, np.arange(700)))
+    monkeypatch.setattr(dp, "COARSE", 120)
+    coarse = evaluate(p, cut_order(p, np.arange(700)))
+    assert coarse.bottleneck_seconds <= exact.bottleneck_seconds * 1.001
+
+
+def test_among_equal_bottlenecks_the_least_transfer_wins():
+    seconds = [9.0, 1, 1, 1, 1, 1]
+    costs = [9.0, 0.5, 0.2, 0.5, 0.5]
+    values = [((c, c + 1), cost) for c, cost in enumerate(costs)]
+    p = problem(2, seconds, [(c, c + 1) for c in range(5)], values)
+    best = min(
+        (max(oracle.loads(p, s)), sum(oracle.loads(p, s))) for s in oracle.contiguous(p, range(6))
+    )
+    found = oracle.loads(p, cut_order(p, np.arange(6)).stage.tolist())
+    assert (max(found), sum(found)) == pytest.approx(best)
+
+
+def test_memory_counts_micro_batches_in_flight_by_position():
+    saved = [([c], 1.0) for c in range(4)]
+    p = problem(2, [1, 1, 1, 1], saved=saved, in_flight=[2, 1], memory_limit_bytes=[2.0, 9.0])
+    assert cut_order(p, np.arange(4)).stage.tolist() == [0, 1, 1, 1]
+
+
+def test_least_missing_bytes_is_the_room_that_would_work():
+    p = problem(2, [1, 1, 1], weights=[([c], 5.0) for c in range(3)], memory_limit_bytes=[7.0, 7.0])
+    assert cut_order(p, np.arange(3)) is None
+    missing, nearest = least_missing_bytes(p, np.arange(3))
+    assert missing == pytest.approx(3)
+    assert evaluate(p, nearest).memory_bytes.max() == 10
+
+
+def test_the_faster_device_takes_more():
+    p = problem(
+        2, [1] * 6, forward_seconds=[[1.0] * 6, [2.0] * 6], backward_seconds=np.zeros((2, 6)),
+        device_kind=[0, 1],
+    )  # fmt: skip
+    assert cut_order(p, np.arange(6)).stage.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_live_counts_what_crosses():
+    p = problem(2, [1, 1, 1], [(0, 1), (0, 2)], [((0, 1, 2), 5.0), ((1, 2), 3.0)])
+    line = LinearOrder.of(p, np.arange(3))
+    assert line.live(p.value_forward_bytes).tolist() == [0, 5, 8, 0]
+
+
+def _orders(p):
+    try:
+        return [order for _, order in orders(p)]
+    except InfeasibleError as conflict:
+        assert "pinned to stage" in str(conflict)
+        return []
+
+
+def test_assignment_lists_the_stages():
+    cut = dp.Cut(np.asarray([0, 1, 3]), 0.0, 0.0)
+    assert isinstance(cut.assignment(np.asarray([2, 0, 1])), Assignment)
+    assert cut.assignment(np.asarray([2, 0, 1])).stage.tolist() == [1, 1, 0]
