@@ -7,7 +7,11 @@ from dataclasses import replace
 from stagecut.ir.device import Cluster, Device, Link
 from stagecut.ir.graph import Graph
 from stagecut.ir.plan import Plan, StageMemory, StageReport, Transfer
+from stagecut.ir.schedule import StageEdge
 from stagecut.ir.solution import Trial
+from stagecut.ir.timeline import EdgeCost, Reduction, StepCosts, Timeline
+from stagecut.partitioner.schedules import expand, make_schedule
+from stagecut.partitioner.schedules.simulator import simulate
 
 MIB = 1024.0**2
 GIB = 1024.0**3
@@ -58,3 +62,18 @@ def sample_plan() -> Plan:
         frontend="export", torch_version="2.13.0",
         notes=("A [bracketed] note stays as it is.",),
     )  # fmt: skip
+
+
+def sample_timeline(schedule: str = "1f1b", n_stages: int = 2, n_microbatches: int = 3) -> Timeline:
+    """A simulated step of equal stages: backward takes twice the forward, a transfer 0.1 s."""
+    edges = [StageEdge(k, k + 1, schedule != "forward") for k in range(n_stages - 1)]
+    made = make_schedule(schedule, n_stages, n_stages, n_microbatches)
+    costs = StepCosts(
+        forward_seconds=(1.0,) * n_stages, backward_seconds=(2.0,) * n_stages,
+        backward_input_seconds=(1.0,) * n_stages, backward_weight_seconds=(1.0,) * n_stages,
+        saved_bytes=(MIB,) * n_stages, static_bytes=(3 * MIB,) * n_stages,
+        optimizer_seconds=(0.5,) * n_stages,
+        edges=tuple(EdgeCost(e.source, e.destination, 0.1, 0.1) for e in edges),
+        reductions=(Reduction((0, n_stages - 1), 0.5),),
+    )  # fmt: skip
+    return simulate(expand(made, edges), costs)

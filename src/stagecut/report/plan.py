@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from stagecut.ir.device import Cluster
 from stagecut.ir.plan import Plan
+from stagecut.ir.timeline import Timeline
 from stagecut.report.tables import memory_table, stage_table, transfer_table, trial_table
+from stagecut.report.timeline import timeline_text
 from stagecut.report.units import bytes_text, percent_text, seconds_text
 
 WIDTH = 110
 """Columns of a plan printed to no terminal."""
 
 
-def plan_table(plan: Plan) -> RenderableType:
-    """The plan as something rich prints: header, tables, verdict and notes."""
+def plan_table(plan: Plan, timeline: Timeline | None = None) -> RenderableType:
+    """The plan as something rich prints: header, tables, verdict, notes and the step's timeline."""
     parts: list[RenderableType] = [header(plan), Text(), stage_table(plan), memory_table(plan)]
     if plan.n_stages > 1:
         parts.append(transfer_table(plan))
@@ -27,18 +30,20 @@ def plan_table(plan: Plan) -> RenderableType:
         parts += [Text(), trial_table(plan)]
     if plan.notes:
         parts += [Text("notes", style="bold"), *(Text(f" • {note}") for note in plan.notes)]
+    if timeline is not None:
+        parts += [Text(), Text("one step", style="bold"), _Drawn(timeline)]
     return Group(*parts)
 
 
-def render_text(plan: Plan, width: int = WIDTH) -> str:
+def render_text(plan: Plan, width: int = WIDTH, timeline: Timeline | None = None) -> str:
     """The plan as plain text of at most `width` columns, without colours."""
-    return _render(plan_table(plan), width)
+    return _render(plan_table(plan, timeline), width)
 
 
-def render_html(plan: Plan, width: int = 130) -> str:
+def render_html(plan: Plan, width: int = 130, timeline: Timeline | None = None) -> str:
     """The plan as one self-contained HTML page."""
     console = Console(record=True, file=io.StringIO(), width=width, force_terminal=True)
-    console.print(plan_table(plan))
+    console.print(plan_table(plan, timeline))
     return console.export_html(inline_styles=True)
 
 
@@ -85,6 +90,16 @@ def verdict(plan: Plan) -> Text:
     if over := [str(stage.index) for stage in plan.stages if not stage.memory.fits]:
         text.append(f"\ndoes not fit: stage {', '.join(over)} exceeds its memory limit", "bold red")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A timeline as wide as the console it is printed on."""
+
+    timeline: Timeline
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield timeline_text(self.timeline, options.max_width)
 
 
 def _count(number: int, word: str) -> str:

@@ -1,0 +1,96 @@
+"""A step drawn in text: one row a device, time to the right.
+
+device 0  0000111122223333········aaaaaaaabbbbbbbb···     0 to 9 forward, a to j backward of
+device 1  ····0000aaaaaaaa1111bbbbbbbb2222···········     the micro-batch (its last digit)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.text import Text
+
+from stagecut.ir.problem import FloatArray, IntArray
+from stagecut.ir.timeline import Timeline
+from stagecut.report.units import bytes_text, percent_text, seconds_text
+
+_IDLE = "·"
+_LETTERS = {"F": "0123456789", "B": "abcdefghij", "I": "abcdefghij", "W": "ABCDEFGHIJ"}
+_MEANING = {
+    "F": "0-9 forward",
+    "B": "a-j backward",
+    "I": "a-j backward of inputs",
+    "W": "A-J backward of weights",
+}
+_TAILS = {"reduction": "=", "optimizer": "+"}
+_STYLES = {"F": "cyan", "B": "green", "I": "green", "W": "magenta"}
+
+
+def timeline_text(timeline: Timeline, width: int = 100) -> Text:
+    """The step as rows of at most `width` columns, its share of idle time and its legend.
+
+    Every column is the work at the middle of its slice of time; with more work than columns, some
+    is passed over.
+    """
+    labels = [f"device {device}" for device in range(timeline.n_devices)]
+    notes = _notes(timeline)
+    n_columns = width - max(map(len, labels)) - max(map(len, notes)) - 4
+    if n_columns < 10:
+        notes, n_columns = [""] * len(labels), max(width - max(map(len, labels)) - 2, 10)
+    text = Text(no_wrap=True)
+    for device, label in enumerate(labels):
+        text.append(f"{label:<{max(map(len, labels))}}  ")
+        text.append_text(_row(timeline, device, n_columns))
+        text.append(f"  {notes[device]}".rstrip() + "\n", "dim")
+    text.append(_legend(timeline, n_columns), "dim")
+    return text
+
+
+def _notes(timeline: Timeline) -> list[str]:
+    step = timeline.step_seconds or 1.0
+    busy = [f"{percent_text(float(b) / step)} busy" for b in timeline.busy_seconds]
+    if not timeline.memory:
+        return busy
+    peaks = map(bytes_text, timeline.peak_bytes)
+    return [f"{share}, {peak}" for share, peak in zip(busy, peaks, strict=True)]
+
+
+def _row(timeline: Timeline, device: int, n_columns: int) -> Text:
+    middles = (np.arange(n_columns) + 0.5) * timeline.step_seconds / n_columns
+    row = Text()
+    for column, index in enumerate(_computing(timeline, device, middles)):
+        if index >= 0:
+            phase = str(timeline.spans.phase[index])
+            digit = int(timeline.spans.microbatch[index]) % 10
+            row.append(_LETTERS[phase][digit], _STYLES[phase])
+        else:
+            row.append(_tail_mark(timeline, device, float(middles[column])), "dim")
+    return row
+
+
+def _computing(timeline: Timeline, device: int, at_seconds: FloatArray) -> IntArray:
+    """The index of the span that a device is in at each time; -1 where it is in none."""
+    own = np.flatnonzero(timeline.spans.device == device)
+    if not len(own):
+        return np.full(len(at_seconds), -1)
+    started = np.searchsorted(timeline.spans.start_seconds[own], at_seconds, side="right") - 1
+    index = own[np.maximum(started, 0)]
+    inside = (started >= 0) & (at_seconds < timeline.spans.end_seconds[index])
+    return np.where(inside, index, -1)
+
+
+def _tail_mark(timeline: Timeline, device: int, at_seconds: float) -> str:
+    for span in timeline.tail:
+        if span.device == device and span.start_seconds <= at_seconds < span.end_seconds:
+            return _TAILS[span.kind]
+    return _IDLE
+
+
+def _legend(timeline: Timeline, n_columns: int) -> str:
+    phases = {str(phase) for phase in np.unique(timeline.spans.phase)}
+    kinds = {span.kind for span in timeline.tail}
+    parts = [meaning for phase, meaning in _MEANING.items() if phase in phases]
+    parts += ["= gradient sum"] * ("reduction" in kinds) + ["+ optimizer"] * ("optimizer" in kinds)
+    parts.append("· idle")
+    slice_text = seconds_text(timeline.step_seconds / n_columns)
+    step_text = seconds_text(timeline.step_seconds)
+    return f"{', '.join(parts)}; {step_text} in all, {slice_text} a column"
