@@ -14,6 +14,7 @@ from stagecut.ir.cost import Work
 from stagecut.ir.device import Device
 from stagecut.passes.fake import storage_bytes, storage_key
 from stagecut.passes.kernels import Kernel, kernel_of
+from stagecut.passes.recurrent import hidden_bytes
 from stagecut.passes.roofline import kernel_seconds
 
 
@@ -25,6 +26,8 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.device = device
         self.work = Work()
         self.alive = _Alive()
+        self.hidden_bytes: list[int] = []
+        """What kernels keep for their backward without it showing in a fake result."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -38,6 +41,8 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kernel is not None:
             self.work = self.work + self._work(kernel)
             self.alive.made(out, args)
+            if n_bytes := hidden_bytes(func._schema.name, args):
+                self.hidden_bytes.append(n_bytes)
         return out
 
     def _work(self, kernel: Kernel) -> Work:

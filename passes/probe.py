@@ -112,16 +112,19 @@ class Probe:
 
     def _forward(self, counter: KernelCounter, packed: _Packed, tensors: list[Any]) -> Forward:
         owners = _owners(self._call, tensors)
-        saved = tuple(_saved(self._call, packed, owners, self._results))
+        saved = [*_saved(self._call, packed, owners, self._results)]
+        internal = [s.n_bytes for s in saved if s.kind == "internal"]
+        if packed.tensors:
+            hidden = enumerate(counter.hidden_bytes, len(internal))
+            saved.extend(Saved("internal", index, n_bytes) for index, n_bytes in hidden)
         positions = self._call.positions
         slots = [owners.get(storage_key(r)) if _is_tensor(r) else None for r in self._results]
         shares = tuple(-1 if slot is None else positions[slot] for slot in slots)
         layouts = tuple(map(self._result, self._results))
         own = {storage_key(r): storage_bytes(r) for r in self._results if _is_tensor(r)}
         kept = sum(n for key, n in own.items() if key not in owners)
-        kept += sum(s.n_bytes for s in saved if s.kind == "internal")
-        workspace = max(0, counter.alive.peak_bytes - kept)
-        return Forward(counter.work, layouts, shares, saved, workspace)
+        workspace = max(0, counter.alive.peak_bytes - kept - sum(internal))
+        return Forward(counter.work, layouts, shares, tuple(saved), workspace)
 
     def _result(self, result: Any) -> Layout | None:
         if not _is_tensor(result):
