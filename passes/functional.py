@@ -6,7 +6,8 @@
 
 `x += f(x)` in every layer leaves one base for the whole network, which no cut may part. What is
 not rewritten: a base that is an input, a weight or may be a view of one; a base of which another
-view is read later (it would miss the change); an op without a functional form of the same result.
+view is read later (it would miss the change); an op without a functional form that has the same
+result type and a derivative.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from stagecut.ir.errors import UnsupportedError
 from stagecut.ir.graph import Arg, Effects, Graph, Op, Ref, Value, WeightRef, op_refs, refs
-from stagecut.ir.types import TensorType
+from stagecut.ir.types import TensorType, is_differentiable
 from stagecut.passes.fake import fake_leaf, fake_tensors
 from stagecut.passes.layout import contiguous
 from stagecut.passes.resolve import function_of, torch_value
@@ -110,14 +111,16 @@ class _Rewrite:
         return set(self.parents) | set(self.parents.values())
 
     def _same_result(self, op: Op, target: str) -> bool:
-        """Whether the functional form makes a tensor of the same shape and dtype."""
+        """Whether the functional form makes a tensor of the same type, and has a derivative."""
 
         def lookup(ref: Ref | WeightRef) -> Any:
             type_ = self._type(ref)
             if not isinstance(type_, TensorType):
                 return type_.hint
             layout = contiguous(type_)
-            return fake_leaf(layout.shape, layout.stride, getattr(torch, layout.dtype), False)
+            dtype = getattr(torch, layout.dtype)
+            grad = is_differentiable(layout.dtype)
+            return fake_leaf(layout.shape, layout.stride, dtype, grad)
 
         def value(arg: Arg) -> Any:
             return torch_value(arg, lookup, training=True, device=torch.device("cpu"))
@@ -130,12 +133,17 @@ class _Rewrite:
             and isinstance(expected, TensorType)
             and tuple(made.shape) == expected.hint_shape
             and str(made.dtype) == f"torch.{expected.dtype}"
+            and _has_derivative(made)
         )
 
     def _type(self, ref: Ref | WeightRef) -> Any:
         if isinstance(ref, Ref):
             return self.types[ref.name].type
         return next(w.type for w in self.graph.weights if w.name == ref.name)
+
+
+def _has_derivative(made: torch.Tensor) -> bool:
+    return made.grad_fn is None or type(made.grad_fn).__name__ != "NotImplemented"
 
 
 def _functional_target(target: str) -> str | None:
