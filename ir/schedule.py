@@ -1,8 +1,8 @@
 """Schedules as data: what each device computes, sends and receives, in order.
 
-    Compute   2F0       stage 2, forward of micro-batch 0      (B backward, I and W its two halves)
-    Send      0>2F1!    stage 0 sends micro-batch 1's activations to stage 2
-    Receive   0>2F1?    stage 2 receives them                  (2>0B1 carries the gradients back)
+Compute   2F0       stage 2, forward of micro-batch 0      (B backward, I and W its two halves)
+Send      0>2F1!    stage 0 sends micro-batch 1's activations to stage 2
+Receive   0>2F1?    stage 2 receives them                  (2>0B1 carries the gradients back)
 """
 
 from __future__ import annotations

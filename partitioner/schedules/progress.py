@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stagecut.ir.schedule import Action, ActionList, Compute, Message, Receive
+from stagecut.ir.schedule import Action, ActionList, Compute, Message, Send
 from stagecut.partitioner.schedules.stage_graph import StageGraph, stage_graph
 
 Wait = tuple[int, int]
@@ -64,10 +64,13 @@ def _steps(
         message = action.message
         ends = owner[message.source], owner[message.destination]
         channel = channels.setdefault(ends, len(channels))
-        if isinstance(action, Receive):
-            arrives[message] = channel, received.get(channel, 0)
-            received[channel] = received.get(channel, 0) + 1
-        steps.append((RECEIVE if isinstance(action, Receive) else SEND, channel, ()))
+        if isinstance(action, Send):
+            steps.append((SEND, channel, ()))
+            continue
+        index = received.get(channel, 0)
+        arrives[message] = channel, index
+        received[channel] = index + 1
+        steps.append((RECEIVE, channel, ()))
     return tuple(steps)
 
 
