@@ -54,6 +54,6 @@ def plan(
     from stagecut.report import plan_table
 
     console = Console(highlight=False)
-    console.print(plan_table(made.data))
+    console.print(plan_table(made.data, made.timeline()))
     if save is not None:
         console.print(f"Saved as {save}.")

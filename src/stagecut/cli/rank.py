@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from stagecut.cli.models import load_model
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import StagecutError
 from stagecut.ir.plan import load_plan
+from stagecut.pipeline import Pipeline
 
 LEARNING_RATE = 1e-3
 
@@ -58,6 +60,7 @@ def work(rank: int, job: Job) -> None:
     exception keeps its traceback.
     """
     torch.set_num_threads(1)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     dist.init_process_group(
         "gloo", init_method=f"file://{job.folder}/meet", rank=rank, world_size=job.world_size
     )
@@ -99,7 +102,7 @@ def _steps(rank: int, job: Job) -> Iterator[StepFigures]:
         yield StepFigures(step, float(loss), seconds, tuple(everyone))
 
 
-def _pipe(job: Job) -> stagecut.Pipeline:
+def _pipe(job: Job) -> Pipeline:
     if job.spec is None:
         return stagecut.pipeline(job.source, loss_fn=mean_loss)
     torch.manual_seed(0)

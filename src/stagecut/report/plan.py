@@ -12,7 +12,13 @@ from rich.text import Text
 from stagecut.ir.device import Cluster
 from stagecut.ir.plan import Plan
 from stagecut.ir.timeline import Timeline
-from stagecut.report.tables import memory_table, stage_table, transfer_table, trial_table
+from stagecut.report.tables import (
+    memory_table,
+    placement_table,
+    time_table,
+    transfer_table,
+    trial_table,
+)
 from stagecut.report.timeline import timeline_text
 from stagecut.report.units import bytes_text, percent_text, seconds_text
 
@@ -22,7 +28,8 @@ WIDTH = 110
 
 def plan_table(plan: Plan, timeline: Timeline | None = None) -> RenderableType:
     """The plan as something rich prints: header, tables, verdict, notes and the step's timeline."""
-    parts: list[RenderableType] = [header(plan), Text(), stage_table(plan), memory_table(plan)]
+    parts: list[RenderableType] = [header(plan), Text()]
+    parts += [placement_table(plan), time_table(plan), memory_table(plan)]
     if plan.n_stages > 1:
         parts.append(transfer_table(plan))
     parts.append(verdict(plan))

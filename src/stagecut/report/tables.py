@@ -14,25 +14,40 @@ from stagecut.ir.plan import Plan, StageMemory, StageReport, Transfer
 from stagecut.report.units import bytes_text, flops_text, percent_text, seconds_text
 
 
-def stage_table(plan: Plan) -> Table:
-    """What each stage runs, where, and what one micro-batch costs it."""
-    table = _table("stages, one micro-batch")
+def placement_table(plan: Plan) -> Table:
+    """Which modules each stage runs, and where."""
+    table = _table("stages")
     table.add_column("stage", justify="right")
-    table.add_column("on")
-    table.add_column("modules", ratio=1)
-    for heading in ("forward", "backward", "transfers", "load"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    slowest = max(plan.stages, key=lambda stage: stage.seconds, default=None)
+    table.add_column("on", no_wrap=True)
+    table.add_column("modules", ratio=1, overflow="fold")
     for stage in plan.stages:
         table.add_row(
-            Text(str(stage.index)),
-            Text(f"{stage.rank}: {stage.device}"),
-            Text(_modules(stage)),
-            _work(stage.forward_seconds, stage.flops_forward),
-            _work(stage.backward_seconds, stage.flops_backward),
-            Text(seconds_text(stage.send_seconds + stage.receive_seconds + stage.sync_seconds)),
-            Text(seconds_text(stage.seconds), style="bold yellow" if stage is slowest else ""),
+            str(stage.index), Text(f"{stage.rank}: {stage.device}"), Text(_modules(stage))
         )
+    return table
+
+
+def time_table(plan: Plan) -> Table:
+    """What one micro-batch costs each stage; the bottleneck stands out."""
+    sums = any(stage.sync_seconds for stage in plan.stages)
+    headings = ["stage", "forward", "", "backward", "", "transfers"]
+    headings += ["gradient sums"] * sums + ["load"]
+    table = _table("work, one micro-batch")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    slowest = max(plan.stages, key=lambda stage: stage.seconds, default=None)
+    for stage in plan.stages:
+        cells = [
+            Text(str(stage.index)),
+            Text(seconds_text(stage.forward_seconds)),
+            Text(flops_text(stage.flops_forward), style="dim"),
+            Text(seconds_text(stage.backward_seconds)),
+            Text(flops_text(stage.flops_backward), style="dim"),
+            Text(seconds_text(stage.send_seconds + stage.receive_seconds)),
+        ]
+        cells += [Text(seconds_text(stage.sync_seconds))] * sums
+        load = Text(seconds_text(stage.seconds), style="bold yellow" if stage is slowest else "")
+        table.add_row(*cells, load)
     return table
 
 
@@ -110,10 +125,6 @@ def _names(names: Iterable[str], limit: int = 4) -> str:
     rest = len(listed) - limit
     more = [f"and {rest} more"] if rest > 0 else []
     return ", ".join([*listed[:limit], *more])
-
-
-def _work(seconds: float, flops: float) -> Text:
-    return Text.assemble(seconds_text(seconds), "\n", (flops_text(flops), "dim"))
 
 
 def _total(memory: StageMemory) -> Text:
