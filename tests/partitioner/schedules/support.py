@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stagecut.ir.schedule import ActionList, Schedule, StageEdge, parse_action
+from stagecut.ir.timeline import EdgeCost, StepCosts
 from stagecut.partitioner.schedules import expand
 
 
@@ -37,3 +38,23 @@ def edited(action_list: ActionList, device: int, old: str, new: str) -> ActionLi
     devices = list(action_list.devices)
     devices[device] = tuple(rows(text.replace(old, new))[0])
     return replace(action_list, devices=tuple(devices))
+
+
+def uniform_costs(
+    k: int,
+    forward: float = 1.0,
+    backward_input: float = 1.0,
+    backward_weight: float = 1.0,
+    transfer: float = 0.0,
+) -> StepCosts:
+    """Every stage alike: one byte saved a micro-batch, ten held all the time."""
+    return StepCosts(
+        forward_seconds=(forward,) * k,
+        backward_seconds=(backward_input + backward_weight,) * k,
+        backward_input_seconds=(backward_input,) * k,
+        backward_weight_seconds=(backward_weight,) * k,
+        saved_bytes=(1.0,) * k,
+        static_bytes=(10.0,) * k,
+        optimizer_seconds=(0.0,) * k,
+        edges=tuple(EdgeCost(s, s + 1, transfer, transfer) for s in range(k - 1)),
+    )
