@@ -30,7 +30,7 @@ def generate(
         graph.outputs,
         wiring.deliveries,
         wiring.edges,
-        wiring.output_sources,
+        wiring.output_ports,
     )
 
 

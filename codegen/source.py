@@ -49,8 +49,9 @@ _RESEED = '''
         """Makes an op's draws depend on step and micro-batch, and not on where the model is cut."""
         if self.seed is None or torch.compiler.is_compiling():
             return
-        on_cpu = device.type != "cuda"
-        generator = torch.default_generator if on_cpu else torch.cuda.default_generators[device.index]
+        generator = torch.default_generator
+        if device.type == "cuda":
+            generator = torch.cuda.default_generators[device.index]
         generator.manual_seed((self.seed * 1_000_003 + op) % 2**63)
 '''
 
@@ -96,7 +97,7 @@ def class_name(index: int) -> str:
 
 def _docstring(graph: Graph, stage: StageWiring, n_stages: int) -> str:
     lines = [f'"""Stage {stage.index} of {n_stages} of {graph.name}, written by Stagecut.', ""]
-    lines += ["Receives:", *map(_port_line, stage.inputs)] if stage.inputs else ["Receives nothing."]
+    lines += ["Receives:", *map(_port_line, stage.inputs)] if stage.inputs else []
     lines += ["", "Returns:", *map(_port_line, stage.results)] if stage.results else []
     return "\n".join([*lines, '"""', ""])
 
@@ -128,4 +129,3 @@ def _declaration(weight: Weight) -> list[str]:
         line = f"self.buffer({given}{'' if persistent else ', persistent=False'})"
     ties = [f'self.tie("{alias}", "{weight.name}")' for alias in weight.aliases]
     return [f"        {text}" for text in (line, *ties)]
-

@@ -69,7 +69,7 @@ def call(target: str, args: Sequence[str], kwargs: Sequence[tuple[str, str]]) ->
         kwargs: Keyword arguments.
     """
     keywords = [f"{name}={value}" for name, value in kwargs]
-    rewritten = _REORDERED.get(target, lambda _: None)(args) if not kwargs else None
+    rewritten = _rewritten(target, args) if not kwargs else None
     if rewritten is not None:
         return rewritten
     if target in _INFIX and len(args) == 2 and not kwargs:
@@ -78,6 +78,11 @@ def call(target: str, args: Sequence[str], kwargs: Sequence[tuple[str, str]]) ->
         return _method(_METHODS[target], args, keywords)
     function = _FUNCTIONS.get(target, target)
     return f"{function}({', '.join([*args, *keywords])})"
+
+
+def _rewritten(target: str, args: Sequence[str]) -> str | None:
+    rewrite = _REORDERED.get(target)
+    return None if rewrite is None else rewrite(args)
 
 
 def _method(name: str, args: Sequence[str], keywords: Sequence[str]) -> str:

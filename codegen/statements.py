@@ -172,5 +172,6 @@ def _opening(context: Context) -> str:
             return "if self.training" if training else "if not self.training"
         case Recompute():
             raise UnsupportedError(
-                "recomputation is not written into stages yet; plan with recompute='never'"
+                "recomputation is not written into stages yet; plan without recompute groups"
             )
+    raise UnsupportedError(f"no region is written for {context}")

@@ -39,7 +39,7 @@ class Wiring:
     stages: tuple[StageWiring, ...]
     edges: tuple[StageEdge, ...]
     deliveries: tuple[tuple[str, ...], ...]
-    output_sources: tuple[tuple[str, int | None], ...]
+    output_ports: tuple[Port, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,19 @@ def wire(graph: Graph, stages_of_ops: Sequence[tuple[int, ...]], n_stages: int) 
     last = n_stages - 1
     outputs = _output_values(graph)
     needed = [_needs(graph, homes, stages_of_ops, s) for s in range(n_stages)]
-    needed[last] |= {name: None for name in outputs if last not in homes.stages[name]}
+    needed[last] |= {
+        name: None for name in outputs if last not in homes.stages[name] and homes.tensor(name)
+    }
     sent = {name for names in needed for name in names}
     held = _weights_of_stages(graph, stages_of_ops, n_stages)
+    wanted = [sent | (set(outputs) if s == last else set()) for s in range(n_stages)]
     stages = tuple(
-        _stage(graph, homes, stages_of_ops, s, needed[s], sent | set(outputs) if s == last else sent, held[s])
+        _stage(graph, homes, stages_of_ops, s, needed[s], wanted[s], held[s])
         for s in range(n_stages)
-    )  # fmt: skip
+    )
     edges, deliveries = _edges(homes, needed, n_stages)
-    sources = tuple((name, _source(homes, name, last)) for name in outputs)
-    return Wiring(stages, edges, deliveries, sources)
+    ports = tuple(_port(homes, name, last) for name in outputs)
+    return Wiring(stages, edges, deliveries, ports)
 
 
 def _homes(graph: Graph, stages_of_ops: Sequence[tuple[int, ...]]) -> _Homes:
@@ -99,9 +102,7 @@ def _output_values(graph: Graph) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _stage_ops(
-    graph: Graph, stages_of_ops: Sequence[tuple[int, ...]], stage: int
-) -> Iterator[Op]:
+def _stage_ops(graph: Graph, stages_of_ops: Sequence[tuple[int, ...]], stage: int) -> Iterator[Op]:
     return (op for op, s in zip(graph.ops, stages_of_ops, strict=True) if stage in s)
 
 

@@ -30,8 +30,13 @@ def mutated(node: fx.Node) -> list[fx.Node]:
     """The argument nodes that an op writes."""
     schema = getattr(node.target, "_schema", None)
     found = [] if schema is None else _marked(schema, node, lambda info: info.is_write)
-    found += _RUNNING_STATISTICS.get(_name(schema), lambda _: [])(node)
+    found += _statistics(schema, node)
     return list(dict.fromkeys(found))
+
+
+def _statistics(schema: Any, node: fx.Node) -> list[fx.Node]:
+    find = _RUNNING_STATISTICS.get(_name(schema))
+    return [] if find is None else find(node)
 
 
 def aliased(node: fx.Node) -> list[fx.Node]:

@@ -58,7 +58,8 @@ def prepare(
     unknown = sorted(set(split) - set(paths) - {path.split("[")[0] for path in paths})
     if unknown:
         raise ArgumentError(
-            f"split names {', '.join(unknown)}, which the example has not; it has {', '.join(paths)}"
+            f"split names {', '.join(unknown)}, which the example does not have; it has "
+            f"{', '.join(paths)}"
         )
     rows = _rows(leaves)
     batched = [_is_batched(p, leaf, rows, split) for p, leaf in zip(paths, leaves, strict=True)]

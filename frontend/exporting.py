@@ -6,6 +6,7 @@ import contextlib
 import logging
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ def export(model: nn.Module, example: Example) -> torch.export.ExportedProgram:
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
-    shapes = torch.export.ShapesCollection()
+    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     leaves, _ = flatten(example.kwargs)
     for leaf, batched in zip(leaves, example.batched, strict=True):
         if batched:

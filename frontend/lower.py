@@ -77,24 +77,20 @@ class Lowering:
                 return self.argument(node.args[0])
         return ()
 
-    def _call(
-        self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]
-    ) -> None:
+    def _call(self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]) -> None:
         target = target_name(node.target)
         if target in _CHECKS:
             return
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             self.values[node] = self._region(node, owner, context)
-        elif node.target is operator.getitem and isinstance(self.values[node.args[0]], tuple):
-            self.values[node] = self.values[node.args[0]][node.args[1]]
+        elif node.target is operator.getitem and isinstance(self.argument(node.args[0]), tuple):
+            self.values[node] = self.argument(node.args[0])[node.args[1]]
         elif _converts_nothing(node):
-            self.values[node] = self.values[node.args[0]]
+            self.values[node] = self.argument(node.args[0])
         else:
             self._op(node, target, context)
 
-    def _region(
-        self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]
-    ) -> Any:
+    def _region(self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]) -> Any:
         name = str(node.target)
         if name not in _REGIONS:
             raise TraceError(

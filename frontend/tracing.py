@@ -77,7 +77,8 @@ def _constants(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]
     custom = [s.target for s in specs if s.kind is kinds.CUSTOM_OBJ]
     if custom:
         raise TraceError(
-            f"the model holds script objects that a stage cannot carry: {', '.join(map(str, custom))}"
+            "the model holds script objects, which a stage cannot carry: "
+            + ", ".join(map(str, custom))
         )
     names = [str(s.target) for s in specs if s.kind is kinds.CONSTANT_TENSOR]
     return {name: program.constants[name] for name in names}
@@ -153,5 +154,3 @@ def _batch_symbols(graph: Graph) -> dict[str, int]:
     split = [i.value for i in graph.inputs if i.value is not None and i.split_dim == 0]
     dims = [value.type.shape[0] for value in split]  # type: ignore[union-attr]
     return {d.expression: 1 for d in dims if not isinstance(d, int)}
-
-

@@ -1,8 +1,8 @@
 """The weight table: every parameter and buffer of a model, by identity.
 
-    embed.weight ──┐
-                   ├── one tensor, one Weight(name="embed.weight", aliases=("head.weight",))
-    head.weight ───┘
+embed.weight ──┐
+               ├── one tensor, one Weight(name="embed.weight", aliases=("head.weight",))
+head.weight ───┘
 """
 
 from __future__ import annotations

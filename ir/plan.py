@@ -97,6 +97,17 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A tensor that the trace made out of the model's code: a literal, a plain attribute."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: str
+    """Its bytes in row-major order, as base64; empty where the trace ran on the meta device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that follows from `partition`."""
 
@@ -122,6 +133,8 @@ class Plan:
     frontend: str
     """Which frontend traced the model, and why."""
     torch_version: str
+    constants: tuple[Constant, ...] = ()
+    """The values of the graph's weights of kind `constant`."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
 

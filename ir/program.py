@@ -49,5 +49,5 @@ class PipelineProgram:
     """For each of `edges`, the names of the values it carries, in the order they are sent."""
     edges: tuple[StageEdge, ...]
     """Which stages exchange values; skips are edges of their own."""
-    output_sources: tuple[tuple[str, int | None], ...]
-    """(value, stage that makes it; None for a model input) of each value that `outputs` names."""
+    output_ports: tuple[Port, ...]
+    """Every value that `outputs` names, and the stage that makes it."""

@@ -6,6 +6,9 @@ import contextlib
 import linecache
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stagecut.ir.errors import RuntimeFailure, StagecutError
 from stagecut.ir.schedule import Compute
@@ -38,3 +41,43 @@ def user_line(error: BaseException) -> str:
                 if line.startswith("#"):
                     return f"{line[1:].strip()}: {frame.line}"
     return ""
+
+
+class Notice:
+    """The first failure of a pipeline, told to every rank."""
+
+    def __init__(self, store: TCPStore) -> None:
+        self.store = store
+
+    def resolve(self, rank: int, error: Exception) -> StagecutError:
+        """The error to raise on this rank: its own, or the one that another rank failed with.
+
+        A rank whose peer failed sees a closed connection; the peer's own words are in the store.
+        """
+        told = error if isinstance(error, StagecutError) else None
+        try:
+            if told is not None:
+                first = self.store.compare_set(_KEY, "", _describe(error)).decode()
+                return told if first == _describe(error) else RuntimeFailure(first)
+            self.store.wait([_KEY], _PATIENCE)
+            return RuntimeFailure(self.store.get(_KEY).decode())
+        except (RuntimeError, ValueError):
+            # The store went with rank 0, or nobody left a word: a rank was killed.
+            return told or RuntimeFailure(_lost(rank, error))
+
+
+_KEY = "failure"
+_PATIENCE = timedelta(seconds=3)
+
+
+def _describe(error: Exception) -> str:
+    cause = error.__cause__
+    lines = traceback.format_exception(cause) if cause is not None else []
+    return "\n".join([str(error), *(line.rstrip() for line in lines)])
+
+
+def _lost(rank: int, error: Exception) -> str:
+    return (
+        f"rank {rank} lost its connection to another rank, which left no word of why: it was "
+        f"killed (out of memory?) or its machine is gone. {type(error).__name__}: {error}"
+    )

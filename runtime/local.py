@@ -10,9 +10,7 @@ import torch
 from stagecut.ir.errors import RuntimeFailure
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import Message
-from stagecut.runtime.modules import instantiate
-from stagecut.runtime.stage import StageRunner
-from stagecut.runtime.worker import Outcome, Step, Worker, differentiable
+from stagecut.runtime.worker import Outcome, Step, Worker, stage_runners
 
 
 @dataclass(slots=True)
@@ -42,17 +40,7 @@ class LocalRuntime:
         tensors: Mapping[str, torch.Tensor],
         device_of_stage: Sequence[int],
     ) -> None:
-        last = len(program.stages) - 1
-        known = differentiable(program)
-        self.runners = {
-            stage.index: StageRunner(
-                stage,
-                instantiate(stage, tensors),
-                known,
-                program.outputs if stage.index == last else None,
-            )
-            for stage in program.stages
-        }
+        self.runners = stage_runners(program, tensors, range(len(program.stages)))
         place = next(iter(tensors.values())).device if tensors else torch.device("cpu")
         mailbox = Mailbox()
         self.workers = [

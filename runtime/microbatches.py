@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph, Input
-from stagecut.ir.types import SymbolicDim, TensorType, dim_size
+from stagecut.ir.types import SymbolicDim, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def split(
     rows = count_rows(graph, leaves)
     targets = _split_target(target, rows, n_microbatches)
     columns = [
-        leaf.tensor_split(n_microbatches) if item.split_dim is not None else (leaf,) * n_microbatches
+        (leaf,) * n_microbatches if item.split_dim is None else leaf.tensor_split(n_microbatches)
         for item, leaf in zip(graph.inputs, leaves, strict=True)
     ]
     sizes = [len(part) for part in torch.empty(rows, 0).tensor_split(n_microbatches)]
@@ -109,8 +109,7 @@ def bind(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
         f"the size {r.symbol} is {symbols[r.symbol]}, the model was traced for {r.least} to "
         f"{r.most or 'any'}"
         for r in graph.ranges
-        if r.symbol in symbols
-        and not r.least <= symbols[r.symbol] <= (r.most or symbols[r.symbol])
+        if r.symbol in symbols and not r.least <= symbols[r.symbol] <= (r.most or symbols[r.symbol])
     ]
     if faults:
         raise ArgumentError(
@@ -132,8 +131,9 @@ def _check_leaves(graph: Graph, leaves: Sequence[Any]) -> None:
 
 def _leaf_faults(item: Input, leaf: Any) -> Iterator[str]:
     if item.value is None:
-        if isinstance(leaf, torch.Tensor) or leaf != item.constant:
-            shown = f"a tensor {tuple(leaf.shape)}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+        is_tensor = isinstance(leaf, torch.Tensor)
+        if is_tensor or leaf != item.constant:
+            shown = f"a tensor {tuple(leaf.shape)}" if is_tensor else repr(leaf)
             yield f"{item.path} is {shown}, traced as {item.constant!r}: plan again with this value"
         return
     kind = item.value.type
@@ -157,7 +157,7 @@ def _split_target(target: Any, rows: int, n: int) -> list[Any]:
     return [pytree.tree_unflatten([column[i] for column in columns], tree) for i in range(n)]
 
 
-def merge_outputs(graph: Graph, parts: Sequence[Sequence[Any]], shares: Sequence[float]) -> list[Any]:
+def merge_outputs(parts: Sequence[Sequence[Any]], shares: Sequence[float]) -> list[Any]:
     """One leaf a model output, from the leaves of every micro-batch.
 
     Tensors with a batch dimension are joined along it; floating scalars (a mean loss) are averaged
@@ -175,6 +175,3 @@ def _merge(column: list[Any], shares: Sequence[float]) -> Any:
     if first.is_floating_point() and len(column) > 1:
         return sum(part * share for part, share in zip(column, shares, strict=True))
     return first
-
-
-__all__ = ["MicroBatch", "bind", "count_rows", "dim_size", "merge_outputs", "split"]

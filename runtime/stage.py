@@ -1,7 +1,7 @@
 """One stage's work on micro-batches: forward with autograd cut off at the borders, backward.
 
-            received ──detach──▶ leaf ──▶ forward ──▶ results ──detach──▶ sent
-            returned ◀──────── leaf.grad ◀── backward ◀── gradients ◀── received
+received ──detach──▶ leaf ──▶ forward ──▶ results ──detach──▶ sent
+returned ◀──────── leaf.grad ◀── backward ◀── gradients ◀── received
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from stagecut.ir.expression import evaluate
 from stagecut.ir.graph import Arg, Ref, WeightRef
-from stagecut.ir.program import StageProgram
+from stagecut.ir.program import Port, StageProgram
 from stagecut.ir.types import ScalarType
 from stagecut.runtime.microbatches import MicroBatch
 
@@ -46,6 +46,8 @@ class StageRunner:
     """Values of the whole model that carry gradients across cuts."""
     outputs: tuple[Arg, ...] | None
     """The model's outputs, on the last stage."""
+    output_ports: tuple[Port, ...]
+    """The values that they name."""
     flying: dict[int, InFlight] = field(default_factory=dict)
 
     def forward(
@@ -76,11 +78,11 @@ class StageRunner:
         }
         values = {**microbatch.inputs, **received, **leaves}
         if hasattr(self.module, "seed"):
-            self.module.seed = seed  # type: ignore[assignment]
+            self.module.seed = seed
         with torch.set_grad_enabled(training):
             made = self.module(*self._arguments(microbatch, values))
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
-            outputs = self._outputs({**values, **results})
+            outputs = self._outputs(microbatch, {**values, **results})
             if training:
                 kept = {n: t for n, t in results.items() if t.requires_grad}
                 self.flying[microbatch.index] = InFlight(leaves, kept)
@@ -121,13 +123,21 @@ class StageRunner:
             for port in self.program.inputs
         ]
 
-    def _outputs(self, values: Mapping[str, Any]) -> list[Any]:
-        return [self._output(arg, values) for arg in self.outputs or ()]
+    def _outputs(self, microbatch: MicroBatch, values: Mapping[str, Any]) -> list[Any]:
+        sizes = {
+            port.name: evaluate(port.type.expression, microbatch.symbols)
+            for port in self.output_ports
+            if isinstance(port.type, ScalarType)
+        }
+        return [self._output(arg, {**values, **sizes}) for arg in self.outputs or ()]
 
     def _output(self, arg: Arg, values: Mapping[str, Any]) -> Any:
         if isinstance(arg, Ref):
             return values[arg.name]
-        if isinstance(arg, WeightRef):
-            path, _, leaf = arg.name.rpartition(".")
-            return getattr(self.module.get_submodule(path), leaf)
-        return arg
+        return self.weight(arg.name) if isinstance(arg, WeightRef) else arg
+
+    def weight(self, name: str) -> torch.Tensor:
+        """The stage's own tensor of a weight, by any of its names."""
+        path, _, leaf = name.rpartition(".")
+        tensor: torch.Tensor = getattr(self.module.get_submodule(path), leaf)
+        return tensor

@@ -13,6 +13,7 @@ from stagecut.ir.schedule import ActionList, Compute, Message, Phase, Receive, S
 from stagecut.ir.types import TensorType
 from stagecut.runtime.failure import failing_action
 from stagecut.runtime.microbatches import MicroBatch
+from stagecut.runtime.modules import instantiate
 from stagecut.runtime.stage import Loss, StageRunner, Tensors
 
 
@@ -44,10 +45,10 @@ class Step:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one device has of a step's results: only the last stage's device has any."""
+    """A step's results."""
 
     losses: list[torch.Tensor] = field(default_factory=list)
-    """Weighted, in micro-batch order."""
+    """Weighted, in the order of the last stage's forwards; on every rank their sum alone."""
     outputs: dict[int, list[Any]] = field(default_factory=dict)
     """Leaves of each micro-batch's output; kept in inference only."""
 
@@ -164,6 +165,24 @@ class Worker:
                 dtype = getattr(torch, kind.dtype)
                 blanks.append(torch.empty(kind.sizes(symbols), dtype=dtype, device=self.place))
         return blanks
+
+
+def stage_runners(
+    program: PipelineProgram, tensors: Mapping[str, torch.Tensor], stages: Sequence[int]
+) -> dict[int, StageRunner]:
+    """Runners of some of a pipeline's stages, on the given weights themselves."""
+    last = len(program.stages) - 1
+    known = differentiable(program)
+    return {
+        index: StageRunner(
+            program.stages[index],
+            instantiate(program.stages[index], tensors),
+            known,
+            program.outputs if index == last else None,
+            program.output_ports if index == last else (),
+        )
+        for index in stages
+    }
 
 
 def differentiable(program: PipelineProgram) -> frozenset[str]:

@@ -1,0 +1,239 @@
+"""The straight line: model, graph, costed graph, problem, solution, plan; plan, programs, pipeline.
+
+A newcomer who reads this file has understood the project: every arrow is a function of one room,
+from frozen value to frozen value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stagecut.frontend import trace
+from stagecut.ir import plan as ir
+from stagecut.ir.device import Cluster
+from stagecut.ir.devices import cluster as named_cluster
+from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.problem import Problem
+from stagecut.ir.solution import Solution
+from stagecut.limits import parse_limit
+from stagecut.partitioner import solve
+from stagecut.partitioner.schedules import in_flight, make_schedule
+from stagecut.passes import (
+    Clustering,
+    annotate,
+    build_problem,
+    describe_stages,
+    drop_dead,
+    out_of_place,
+    stages_of_ops,
+)
+from stagecut.pipe import Pipeline, connect
+from stagecut.plan import Plan
+from stagecut.prediction import predict
+from stagecut.tensors import constants_of
+
+MICROBATCHES_PER_STAGE = 4
+"""Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
+
+
+def partition(
+    model: nn.Module,
+    n_gpus: int,
+    example_args: Sequence[Any] = (),
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    method: str = "auto",
+    cluster: Cluster | str | None = None,
+    schedule: str = "1f1b",
+    n_microbatches: int | None = None,
+    training: bool = True,
+    optimizer: str = "adamw",
+    memory_limit: float | str | Sequence[float | str] | None = None,
+    pins: Mapping[str, int] | None = None,
+    split: Mapping[str, int | None] | None = None,
+    time_limit: float = 10.0,
+) -> Plan:
+    """Plans how to cut a model into a pipeline of `n_gpus` devices.
+
+    Args:
+        model: Any module that torch.export can trace; its weights may be on the meta device.
+        n_gpus: How many devices.
+        example_args: Positional inputs of one micro-batch, for shapes and dtypes. Without any
+            example, the model's own `dummy_inputs` are taken where it has them.
+        example_kwargs: Keyword inputs of one micro-batch.
+        method: `auto`, `dp`, `metis`, `exact`, or a baseline: `uniform`, `parameters`, `layers`,
+            `tree`.
+        cluster: The devices and links to plan for, or their name (`"H100"`, `"p4d"`). Without it,
+            A100-80GB in nodes of 8 are assumed, and the plan says so.
+        schedule: `1f1b`, `gpipe`, `forward`, or another that `stagecut.partitioner.schedules` has.
+        n_microbatches: Micro-batches a step; without it, four a stage.
+        training: Plan for training; False plans inference, with the model in eval mode.
+        optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
+        memory_limit: Bytes or `"24GiB"`, for every device or one each. Without it, what the
+            devices have; a plan that exceeds that says so, and is the best that ignores it.
+        pins: Module paths to stages that they must be in.
+        split: Inputs that every micro-batch gets whole: `{"mask": None}`.
+        time_limit: Seconds after which the search for a better cut stops, as a safety stop.
+
+    Raises:
+        ArgumentError: an argument cannot be used as given.
+        TraceError: the model cannot be traced; names the user's file and line.
+        InfeasibleError: nothing satisfies the constraints; says which term is too big, and where.
+    """
+    _check_count(n_gpus)
+    devices = _cluster(cluster, n_gpus)
+    microbatches = _microbatches(n_microbatches, n_gpus)
+    timetable = make_schedule(
+        schedule if training else "forward", *_stage_counts(schedule, n_gpus), microbatches
+    )
+    args, kwargs = _example(model, example_args, example_kwargs)
+
+    traced = trace(model, args, kwargs, training=training, split=split)
+    graph = drop_dead(out_of_place(traced.graph))
+    costed = {d.name: annotate(graph, d, {}, training) for d in dict.fromkeys(devices.devices)}
+    graph = costed[devices.devices[0].name]
+
+    def solved(limit: float | Sequence[float] | None) -> tuple[Problem, Clustering, Solution]:
+        problem, clustering = build_problem(
+            graph,
+            cluster=devices,
+            n_stages=timetable.n_stages,
+            n_microbatches=microbatches,
+            in_flight=in_flight(timetable),
+            memory_limit=limit,
+            optimizer=optimizer,
+            training=training,
+            pins=pins or {},
+            costed=costed,
+        )
+        return problem, clustering, solve(problem, method, time_limit)
+
+    notes = list(graph.notes)
+    try:
+        problem, clustering, solution = solved(parse_limit(memory_limit))
+    except InfeasibleError as error:
+        if memory_limit is not None or ("byte" not in str(error) and "iB" not in str(error)):
+            raise
+        notes.append(f"It does not fit: {error}")
+        problem, clustering, solution = solved(float("inf"))
+
+    stage = solution.assignment.stage
+    reports = describe_stages(
+        graph, problem, clustering, stage, solution.evaluation, devices,
+        timetable.device_of_stage, optimizer, training,
+    )  # fmt: skip
+    reports = tuple(_with_device_limit(r, devices) for r in reports)
+    data = ir.Plan(
+        graph=graph,
+        stages_of_ops=stages_of_ops(graph, clustering, stage),
+        stages=reports,
+        cluster=devices,
+        device_of_stage=timetable.device_of_stage,
+        schedule=timetable.name,
+        n_microbatches=microbatches,
+        optimizer=optimizer,
+        method=solution.method,
+        trials=solution.trials,
+        bottleneck_seconds=solution.evaluation.bottleneck_seconds,
+        lower_bound_seconds=solution.lower_bound_seconds,
+        optimal=solution.optimal,
+        stopped_by_clock=solution.stopped_by_clock,
+        step_seconds=0.0,
+        bubble=0.0,
+        frontend="torch.export",
+        torch_version=torch.__version__,
+        constants=constants_of(traced.constants),
+        notes=tuple(notes),
+    )
+    timeline = predict(data)
+    return Plan(replace(data, step_seconds=timeline.step_seconds, bubble=timeline.bubble_share))
+
+
+def pipeline(
+    plan: Plan | str | Path,
+    model: nn.Module | None = None,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    runtime: str = "auto",
+    n_microbatches: int | None = None,
+    schedule: str | None = None,
+) -> Pipeline:
+    """Builds the stages of a plan and connects them.
+
+    Under `torchrun` every rank calls it with the same plan and model and gets its own stages; in
+    one process all stages run by turns.
+
+    Args:
+        plan: A plan, or the folder that `plan.export` wrote.
+        model: The model that was planned; its parameters are used themselves, not copies. Not
+            needed with a folder.
+        loss_fn: `loss_fn(output)`, or `loss_fn(output, target)` where `train_step` gets a target;
+            a mean over rows. Without it, the output itself or its `loss`.
+        runtime: `local`, `distributed`, or `auto`: distributed where several ranks run.
+        n_microbatches: Other than the plan's.
+        schedule: Other than the plan's.
+
+    Raises:
+        PlanError: the plan and the model, or the ranks, do not belong together; on every rank,
+            before anything is sent.
+    """
+    return connect(
+        plan,
+        model,
+        loss_fn=loss_fn,
+        runtime=runtime,
+        n_microbatches=n_microbatches,
+        schedule=schedule,
+    )
+
+
+def _check_count(n_gpus: int) -> None:
+    if not isinstance(n_gpus, int) or n_gpus < 1:
+        raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
+
+
+def _cluster(given: Cluster | str | None, n_gpus: int) -> Cluster:
+    return given.first(n_gpus) if isinstance(given, Cluster) else named_cluster(given, n_gpus)
+
+
+def _microbatches(given: int | None, n_gpus: int) -> int:
+    if given is None:
+        return MICROBATCHES_PER_STAGE * n_gpus
+    if given < 1:
+        raise ArgumentError(f"n_microbatches is {given}; give 1 or more")
+    return given
+
+
+def _stage_counts(schedule: str, n_gpus: int) -> tuple[int, int]:
+    """Stages and devices: schedules that fold or interleave give a device two stages."""
+    doubled = schedule in ("interleaved", "zbv", "dualpipev")
+    return (2 * n_gpus if doubled else n_gpus), n_gpus
+
+
+def _example(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if args or kwargs:
+        return args, kwargs or {}
+    own = getattr(model, "dummy_inputs", None)
+    if isinstance(own, Mapping):
+        return (), own
+    raise ArgumentError(
+        f"partition({type(model).__name__}, …) needs an example of one micro-batch, for shapes and "
+        "dtypes: partition(model, n, example_args=(x,)), or example_kwargs={...}; tensors on the "
+        "meta device will do"
+    )
+
+
+def _with_device_limit(report: ir.StageReport, cluster: Cluster) -> ir.StageReport:
+    """A stage planned without a limit still has its device's memory to fit in."""
+    limit = min(report.memory.limit, cluster.devices[report.rank].memory_bytes)
+    return replace(report, memory=replace(report.memory, limit=limit))

@@ -1,0 +1,372 @@
+"""The pipeline a user trains and serves with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stagecut.codegen.folder import read_folder, stage_tensors
+from stagecut.inputs import Signature
+from stagecut.ir import plan as ir
+from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
+from stagecut.ir.plan import dump_plan, load_plan
+from stagecut.ir.program import PipelineProgram
+from stagecut.ir.schedule import ActionList
+from stagecut.plan import Plan
+from stagecut.prediction import actions_of, program_of
+from stagecut.runtime.agreement import agree, share
+from stagecut.runtime.distributed import DistributedRuntime, check_world
+from stagecut.runtime.local import LocalRuntime
+from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
+from stagecut.runtime.norms import clip_gradients
+from stagecut.runtime.stage import StageRunner
+from stagecut.runtime.worker import Outcome, Step
+from stagecut.tensors import weights_of
+
+LossFn = Callable[..., torch.Tensor]
+
+
+class Runtime(Protocol):
+    """Executes steps on the stages it has."""
+
+    @property
+    def runners(self) -> Mapping[int, StageRunner]:
+        """The stages of this process."""
+
+    def run(self, step: Step) -> Outcome:
+        """Executes a step; the outcome is the same in every process."""
+
+
+class Pipeline:
+    """The stages of this process, connected to those of the others.
+
+    Parameters keep the names they have in the original model, and are its own Parameter objects.
+    """
+
+    def __init__(
+        self,
+        plan: ir.Plan,
+        program: PipelineProgram,
+        runtime: Runtime,
+        loss_fn: LossFn | None,
+        n_microbatches: int,
+        schedule: str,
+    ) -> None:
+        self.plan = plan
+        self.program = program
+        self.runtime = runtime
+        self.loss_fn = loss_fn
+        self.n_microbatches = n_microbatches
+        self.schedule = schedule
+        self.signature = Signature(plan.graph)
+        self._actions: dict[tuple[str, int], ActionList] = {}
+        self._random = any(op.effects.random for op in plan.graph.ops)
+        self.train(plan.graph.training)
+
+    def train_step(self, *args: Any, target: Any = None, **kwargs: Any) -> torch.Tensor:
+        """One step over a whole batch: forward, loss, backward; gradients add up in `.grad`.
+
+        Args:
+            *args: The model's positional inputs, the whole batch.
+            target: What the loss compares with; cut like the inputs.
+            **kwargs: The model's keyword inputs.
+
+        Returns:
+            The mean loss, micro-batches weighted by rows; the same on every rank. Shape [].
+
+        Raises:
+            ArgumentError: the inputs do not fit the plan.
+            RuntimeFailure: a stage failed, on this rank or another.
+        """
+        if not self.plan.graph.training:
+            raise ArgumentError(
+                "this plan is for inference; plan with partition(..., training=True) to train"
+            )
+        microbatches = self._microbatches(args, kwargs, target)
+        with _own_draws(self._random) as seed:
+            actions = self._list(self.schedule, len(microbatches))
+            outcome = self.runtime.run(Step(actions, microbatches, True, self._loss, seed))
+        return torch.stack(outcome.losses).sum()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's output for a whole batch, in the model's own container, without gradients.
+
+        Raises:
+            ArgumentError: the inputs do not fit the plan.
+            RuntimeFailure: a stage failed, on this rank or another.
+        """
+        microbatches = self._microbatches(args, kwargs, None)
+        with _own_draws(self._random and self.training) as seed:
+            actions = self._list("forward", len(microbatches))
+            outcome = self.runtime.run(Step(actions, microbatches, False, None, seed))
+        parts = [outcome.outputs[m.index] for m in microbatches]
+        return self.signature.container(merge_outputs(parts, [m.share for m in microbatches]))
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters of this process's stages, each once, by their original names."""
+        for name, tensor in self._held("parameter"):
+            if isinstance(tensor, nn.Parameter):
+                yield name, tensor
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What an optimizer of this process updates."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The state of this process's stages: a subset of the original model's, or all of it."""
+        held = {**dict(self._held("parameter")), **dict(self._held("buffer"))}
+        return {
+            name: held[weight.name].detach()
+            for weight in self.plan.graph.weights
+            if weight.name in held and weight.persistent
+            for name in (weight.name, *weight.aliases)
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copies values into this process's stages, from a state of them or of the whole model.
+
+        Raises:
+            PlanError: names are missing or unknown, or shapes differ; nothing is changed then.
+        """
+        mine = self.state_dict()
+        known = {n for w in self.plan.graph.weights for n in (w.name, *w.aliases)}
+        faults = [f"{name} is missing" for name in mine if name not in state]
+        faults += [f"{name} is not in the model" for name in state if name not in known]
+        faults += [
+            f"{name} has shape {tuple(state[name].shape)}, not {tuple(tensor.shape)}"
+            for name, tensor in mine.items()
+            if name in state and state[name].shape != tensor.shape
+        ]
+        if faults:
+            raise PlanError("the state does not fit:\n" + "\n".join(f"  {f}" for f in faults[:20]))
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(state[name])
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales all gradients of the whole pipeline so that their 2-norm is at most `max_norm`.
+
+        Returns:
+            The norm before, the same on every rank. Shape [].
+        """
+        return clip_gradients(dict(self.named_parameters()), self._owned(), max_norm)
+
+    def train(self, mode: bool = True) -> Pipeline:
+        """Switches the stages to training, or back."""
+        if mode and not self.plan.graph.training:
+            raise ArgumentError("this plan is for inference; plan with training=True to train")
+        self.training = mode
+        for runner in self.runtime.runners.values():
+            runner.module.train(mode)
+        return self
+
+    def eval(self) -> Pipeline:
+        """Switches the stages to inference."""
+        return self.train(False) if self.plan.graph.training else self._eval()
+
+    def _eval(self) -> Pipeline:
+        self.training = False
+        for runner in self.runtime.runners.values():
+            runner.module.eval()
+        return self
+
+    def _held(self, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
+        for weight in self.plan.graph.weights:
+            if weight.kind == kind:
+                for runner in self.runtime.runners.values():
+                    if weight in runner.program.weights:
+                        yield weight.name, runner.weight(weight.name)
+                        break
+
+    def _owned(self) -> set[str]:
+        """Names that this process counts in a sum over all: those whose first stage is here."""
+        first: dict[str, int] = {}
+        for stage in self.program.stages:
+            for weight in stage.weights:
+                first.setdefault(weight.name, stage.index)
+        return {name for name, stage in first.items() if stage in self.runtime.runners}
+
+    def _microbatches(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any
+    ) -> tuple[MicroBatch, ...]:
+        leaves = self.signature.leaves(args, kwargs)
+        graph = self.plan.graph
+        n = min(self.n_microbatches, count_rows(graph, leaves))
+        return split(graph, leaves, target, n)
+
+    def _list(self, schedule: str, n_microbatches: int) -> ActionList:
+        key = schedule, n_microbatches
+        if key not in self._actions:
+            edges = self.program.edges
+            self._actions[key] = actions_of(self.plan, edges, n_microbatches, schedule)
+        return self._actions[key]
+
+    def _loss(self, leaves: Sequence[Any], target: Any) -> torch.Tensor:
+        output = self.signature.container(leaves)
+        if self.loss_fn is None:
+            return _own_loss(output)
+        return self.loss_fn(output) if target is None else self.loss_fn(output, target)
+
+
+def connect(
+    plan: Plan | str | Path,
+    model: nn.Module | None,
+    *,
+    loss_fn: LossFn | None,
+    runtime: str,
+    n_microbatches: int | None,
+    schedule: str | None,
+) -> Pipeline:
+    """What `stagecut.pipeline` does; see there."""
+    if runtime not in ("auto", "local", "distributed"):
+        raise ArgumentError(f"no runtime {runtime!r}; choose local, distributed or auto")
+    if n_microbatches is not None and n_microbatches < 1:
+        raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    if runtime == "local" or (runtime == "auto" and not _several_ranks()):
+        data, program, tensors = _load(plan, model, None)
+        made: Runtime = LocalRuntime(program, tensors, data.device_of_stage)
+    else:
+        data, program, made = _distribute(plan, model)
+    return Pipeline(
+        data,
+        program,
+        made,
+        loss_fn,
+        n_microbatches or data.n_microbatches,
+        schedule or data.schedule,
+    )
+
+
+def _several_ranks() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() > 1
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _distribute(
+    plan: Plan | str | Path, model: nn.Module | None
+) -> tuple[ir.Plan, PipelineProgram, Runtime]:
+    """Builds this rank's stages, once all ranks agree on the plan and fit it."""
+    if not dist.is_initialized():
+        dist.init_process_group()
+    place = _place()
+    problem, loaded = None, None
+    try:
+        data = _data(plan)
+        check_world(data.device_of_stage)
+        mine = [s for s, rank in enumerate(data.device_of_stage) if rank == dist.get_rank()]
+        loaded = _load(plan, model, mine)
+    except StagecutError as error:
+        problem = str(error)
+    theirs = share(_summary(loaded[0]) if loaded else "")
+    if loaded and problem is None and _summary(loaded[0]) != theirs:
+        problem = "its plan differs from rank 0's; give every rank the same plan"
+    agree(problem)
+    assert loaded is not None  # agree() has raised otherwise
+    data, program, tensors = loaded
+    moved = {name: _move(tensor, place) for name, tensor in tensors.items()}
+    return data, program, DistributedRuntime(program, moved, data.device_of_stage, place)
+
+
+def _summary(plan: ir.Plan) -> str:
+    """What must be equal on every rank."""
+    return "\n".join([plan.fingerprint, dump_plan(plan)])
+
+
+def _place() -> torch.device:
+    if torch.cuda.is_available() and dist.get_backend() != "gloo":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _move(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """The same Parameter object on another device, as `model.to` does."""
+    if tensor.device == place:
+        return tensor
+    if isinstance(tensor, nn.Parameter):
+        tensor.data = tensor.data.to(place)
+        return tensor
+    return tensor.to(place)
+
+
+def _data(plan: Plan | str | Path) -> ir.Plan:
+    if isinstance(plan, Plan):
+        return plan.data
+    path = Path(plan) / "plan.json"
+    try:
+        return load_plan(path.read_text())
+    except OSError as error:
+        raise PlanError(f"{plan} is no export folder: {error}") from error
+
+
+def _load(
+    plan: Plan | str | Path, model: nn.Module | None, stages: Sequence[int] | None
+) -> tuple[ir.Plan, PipelineProgram, dict[str, torch.Tensor]]:
+    """A plan with the tensors of some of its stages, or of all."""
+    if not isinstance(plan, Plan):
+        data, program = read_folder(Path(plan))
+        mine = range(len(program.stages)) if stages is None else stages
+        held: dict[str, torch.Tensor] = {}
+        for index in mine:
+            held = {**stage_tensors(Path(plan), program.stages[index]), **held}
+        return data, program, held
+    if model is None:
+        raise ArgumentError("pipeline(plan, model): give the model that was planned")
+    tensors = weights_of(plan.data, model)
+    _check_shapes(plan.data, tensors)
+    return plan.data, program_of(plan.data), tensors
+
+
+def _check_shapes(plan: ir.Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    faults = [
+        f"{w.name} was planned as {w.type}, the model has {t.dtype} {tuple(t.shape)}"
+        for w in plan.graph.weights
+        for t in [tensors[w.name]]
+        if tuple(t.shape) != w.type.hint_shape or str(t.dtype) != f"torch.{w.type.dtype}"
+    ]
+    faults += [
+        f"{w.name} has no values (meta device); load the model first"
+        for w in plan.graph.weights
+        if tensors[w.name].is_meta
+    ]
+    if faults:
+        raise PlanError(
+            "the plan and the model do not belong together:\n"
+            + "\n".join(f"  {fault}" for fault in faults[:20])
+        )
+
+
+def _own_loss(output: Any) -> torch.Tensor:
+    """The loss that a model computes itself."""
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+    if isinstance(found, torch.Tensor) and found.ndim == 0:
+        return found
+    raise ArgumentError(
+        f"the model returns {type(output).__name__}, which is no loss; give "
+        "pipeline(..., loss_fn=...) that turns it into one"
+    )
+
+
+@contextlib.contextmanager
+def _own_draws(needed: bool) -> Iterator[int | None]:
+    """Gives a step a seed of its own; the user's generator moves on by that one draw alone."""
+    if not needed:
+        yield None
+        return
+    seed = int(torch.randint(2**31, ()))
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        seed = int(share(str(seed)))
+    state = torch.get_rng_state()
+    try:
+        yield seed
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,120 @@
+"""The plan a user holds: data, and the methods that hand it to the rooms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import nn
+
+from stagecut.codegen.folder import write_folder
+from stagecut.ir import plan as ir
+from stagecut.ir.errors import PlanError
+from stagecut.ir.plan import StageReport, dump_plan, load_plan
+from stagecut.ir.program import PipelineProgram
+from stagecut.ir.timeline import Timeline
+from stagecut.prediction import predict, program_of
+from stagecut.report.plan import render_html, render_text
+from stagecut.report.trace import to_trace
+from stagecut.tensors import weights_of
+
+
+class Plan:
+    """How a model is cut, what every stage costs, and how good the cut is.
+
+    Made by `partition` or `Plan.load`. `data` is the frozen value behind it (`stagecut.ir.plan`).
+    """
+
+    def __init__(self, data: ir.Plan) -> None:
+        self.data = data
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """What each stage runs, holds, costs, sends and receives."""
+        return self.data.stages
+
+    @property
+    def n_stages(self) -> int:
+        """The number of stages."""
+        return self.data.n_stages
+
+    @property
+    def bottleneck_seconds(self) -> float:
+        """The largest stage load, for one micro-batch."""
+        return self.data.bottleneck_seconds
+
+    @property
+    def lower_bound_seconds(self) -> float:
+        """No cut of this model into as many stages has a smaller bottleneck."""
+        return self.data.lower_bound_seconds
+
+    @property
+    def gap(self) -> float:
+        """bottleneck / lower bound - 1."""
+        return self.data.gap
+
+    @property
+    def step_seconds(self) -> float:
+        """Of one step of all micro-batches, simulated."""
+        return self.data.step_seconds
+
+    @property
+    def bubble(self) -> float:
+        """The share of the devices' time in which they wait."""
+        return self.data.bubble
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage's memory is within its device's."""
+        return all(stage.memory.fits for stage in self.stages)
+
+    def __str__(self) -> str:
+        return render_text(self.data, timeline=self.timeline())
+
+    def __repr__(self) -> str:
+        return (
+            f"<Plan of {self.data.graph.name}: {self.n_stages} stages, "
+            f"bottleneck {self.bottleneck_seconds:.3g} s, gap {self.gap:.2%}>"
+        )
+
+    def timeline(self) -> Timeline:
+        """The simulated step."""
+        return predict(self.data)
+
+    def to_html(self, path: str | Path) -> None:
+        """Writes the plan as one HTML page."""
+        Path(path).write_text(render_html(self.data, timeline=self.timeline()))
+
+    def to_trace(self, path: str | Path) -> None:
+        """Writes the simulated step as Chrome trace events, for Perfetto."""
+        Path(path).write_text(json.dumps(to_trace({"predicted": self.timeline()})))
+
+    def programs(self) -> PipelineProgram:
+        """The generated stages: source text and wiring."""
+        return program_of(self.data)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan as JSON; `Plan.load` reads it."""
+        Path(path).write_text(dump_plan(self.data))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Reads a plan that `save` wrote.
+
+        Raises:
+            PlanError: the file is missing, not a plan, or was changed.
+        """
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise PlanError(f"no plan at {path}: {error.strerror}") from error
+        return Plan(load_plan(text))
+
+    def export(self, folder: str | Path, model: nn.Module) -> None:
+        """Writes one `.py` and one `.safetensors` a stage, which need torch alone.
+
+        Raises:
+            PlanError: the model is not the one that was planned, or its weights have no values.
+        """
+        tensors = weights_of(self.data, model)
+        write_folder(Path(folder), dump_plan(self.data), self.programs(), tensors)

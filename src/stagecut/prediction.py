@@ -1,0 +1,83 @@
+"""What a plan's step is predicted to take: its own actions, simulated on its own costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stagecut.codegen import generate
+from stagecut.ir.plan import Plan, StageReport
+from stagecut.ir.program import PipelineProgram
+from stagecut.ir.schedule import ActionList, StageEdge
+from stagecut.ir.timeline import EdgeCost, StepCosts, Timeline
+from stagecut.partitioner.schedules import check, expand, make_schedule, simulate
+
+
+def program_of(plan: Plan) -> PipelineProgram:
+    """The generated stages of a plan."""
+    return generate(plan.graph, plan.stages_of_ops, plan.n_stages)
+
+
+def actions_of(
+    plan: Plan, edges: Sequence[StageEdge], n_microbatches: int, schedule: str | None = None
+) -> ActionList:
+    """The checked actions of a step of `n_microbatches`.
+
+    Raises:
+        ScheduleError: the schedule is wrong for this plan.
+    """
+    n_devices = max(plan.device_of_stage) + 1
+    made = make_schedule(schedule or plan.schedule, plan.n_stages, n_devices, n_microbatches)
+    actions = expand(made, edges)
+    check(actions)
+    return actions
+
+
+def predict(plan: Plan) -> Timeline:
+    """The simulated step of a plan."""
+    edges = _edges(plan)
+    actions = actions_of(plan, edges, plan.n_microbatches)
+    return simulate(actions, _costs(plan, edges))
+
+
+def _edges(plan: Plan) -> tuple[StageEdge, ...]:
+    pairs: dict[tuple[int, int], bool] = {}
+    for stage in plan.stages:
+        for transfer in stage.sends:
+            pair = (transfer.source, transfer.destination)
+            pairs[pair] = pairs.get(pair, False) or transfer.gradient_bytes > 0
+    return tuple(StageEdge(a, b, gradient) for (a, b), gradient in sorted(pairs.items()))
+
+
+def _costs(plan: Plan, edges: Sequence[StageEdge]) -> StepCosts:
+    stages = plan.stages
+    zeros = (0.0,) * len(stages)
+    halves = [_halves(plan, stage) for stage in stages]
+    return StepCosts(
+        forward_seconds=tuple(stage.forward_seconds for stage in stages),
+        backward_seconds=tuple(stage.backward_seconds for stage in stages),
+        backward_input_seconds=tuple(first for first, _ in halves),
+        backward_weight_seconds=tuple(second for _, second in halves),
+        saved_bytes=tuple(stage.memory.saved_per_microbatch for stage in stages),
+        static_bytes=tuple(stage.memory.total - stage.memory.saved for stage in stages),
+        optimizer_seconds=zeros,
+        edges=tuple(_edge_cost(plan, edge) for edge in edges),
+    )
+
+
+def _halves(plan: Plan, stage: StageReport) -> tuple[float, float]:
+    """The stage's backward, shared out as its ops' input and weight halves are."""
+    mine = set(stage.ops)
+    costs = [op.cost for op in plan.graph.ops if op.name in mine and op.cost is not None]
+    inputs = sum(cost.backward_input.seconds for cost in costs)
+    weights = sum(cost.backward_weight.seconds for cost in costs)
+    share = inputs / (inputs + weights) if inputs + weights else 1.0
+    return stage.backward_seconds * share, stage.backward_seconds * (1 - share)
+
+
+def _edge_cost(plan: Plan, edge: StageEdge) -> EdgeCost:
+    ranks = plan.device_of_stage[edge.source], plan.device_of_stage[edge.destination]
+    link = plan.cluster.link(*ranks)
+    sent = [t for t in plan.stages[edge.source].sends if t.destination == edge.destination]
+    forward = sum(link.seconds(t.n_bytes) for t in sent)
+    backward = sum(link.seconds(t.gradient_bytes) for t in sent if t.gradient_bytes)
+    return EdgeCost(edge.source, edge.destination, forward, backward)
