@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from stagecut.ir.devices import CLUSTERS, DEVICES, cluster, device
+from stagecut.ir.errors import ArgumentError
+
+
+def test_every_device_cites_its_source_and_reaches_less_than_its_peak() -> None:
+    for card in DEVICES.values():
+        assert "datasheet" in card.source or "data sheet" in card.source or card.kind == "cpu"
+        rates = dict(card.flops_per_second)
+        for dtype, rate in rates.items():
+            assert 0.3 * rate < card.matrix_flops_per_second(dtype) < rate
+        assert rates.get("tf32", rates["float32"]) >= rates["float32"]
+        assert 0 < card.attainable_bytes_per_second < card.bytes_per_second
+
+
+def test_names_in_any_case() -> None:
+    assert device("a100").name == device("A100-80gb").name == "A100-80GB"
+    assert device("cpu").kind == "cpu"
+
+
+def test_unknown_names_list_the_known() -> None:
+    with pytest.raises(ArgumentError, match=r"'H900'.*V100, T4"):
+        device("H900")
+    with pytest.raises(ArgumentError, match=r"'dgx-9'.*dgx-a100"):
+        cluster("dgx-9", 4)
+    with pytest.raises(ArgumentError, match="ask for 1 or more"):
+        cluster(None, 0)
+
+
+def test_without_a_name_a_cluster_is_assumed() -> None:
+    assumed = cluster(None, 12)
+    assert assumed.assumed and not cluster("dgx-a100", 12).assumed
+    assert [d.name for d in assumed.devices] == ["A100-80GB"] * 12
+    assert assumed.devices_per_node == 8
+    assert assumed.link(0, 7) is assumed.inside and assumed.link(0, 8) is assumed.between
+
+
+@pytest.mark.parametrize("name", [*CLUSTERS, *DEVICES])
+def test_every_preset_and_device_makes_a_cluster(name: str) -> None:
+    group = cluster(name, 4)
+    assert len(group.devices) == 4
+    assert group.inside.bytes_per_second > group.between.bytes_per_second
+    if name in DEVICES:
+        assert group.devices[0].name == name
