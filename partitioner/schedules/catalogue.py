@@ -7,9 +7,13 @@ from types import MappingProxyType
 
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.schedule import Schedule
+from stagecut.partitioner.schedules.dualpipe_v import dualpipe_v
 from stagecut.partitioner.schedules.forward_only import forward_only
 from stagecut.partitioner.schedules.gpipe import gpipe
+from stagecut.partitioner.schedules.interleaved import interleaved
 from stagecut.partitioner.schedules.one_f_one_b import one_f_one_b
+from stagecut.partitioner.schedules.zb_v import zb_v
+from stagecut.partitioner.schedules.zero_bubble import zero_bubble
 
 Generator = Callable[[int, int, int], Schedule]
 """(stages, devices, micro-batches) -> schedule."""
@@ -18,6 +22,10 @@ SCHEDULES: Mapping[str, Generator] = MappingProxyType(
     {
         "gpipe": gpipe,
         "1f1b": one_f_one_b,
+        "interleaved": interleaved,
+        "zero_bubble": zero_bubble,
+        "zb_v": zb_v,
+        "dualpipe_v": dualpipe_v,
         "forward": forward_only,
     }
 )

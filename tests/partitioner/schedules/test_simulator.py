@@ -144,6 +144,7 @@ def peak_by_replay(action_list, costs, device: int, training: bool) -> float:
 
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8, 13) for m in (1, 2, 7, 8, 32)]
+V_SIZES = [(n, m) for n in (1, 2, 3, 4, 8) for m in (2 * n, 2 * n + 1, 5 * n)]
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
@@ -154,6 +155,51 @@ def test_bubble_of_uniform_stages_with_free_transfers(name, p, m) -> None:
     assert timeline.step_seconds == (m + p - 1) * 3
     assert Fraction(timeline.bubble_share).limit_denominator(10**6) == Fraction(p - 1, m + p - 1)
     assert timeline.peak_bytes == tuple(10 + held for held in in_flight(schedule))
+
+
+@pytest.mark.parametrize("v", [2, 3, 4])
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+def test_bubble_of_interleaved(p, v) -> None:
+    for m in (p, 2 * p, 5 * p):
+        schedule = make_schedule("interleaved", v * p, p, m)
+        timeline = simulate(expand(schedule, chain(v * p)), uniform_costs(v * p))
+        assert timeline.step_seconds == (v * m + p - 1) * 3
+        assert timeline.bubble_share == pytest.approx((p - 1) / (v * m + p - 1), abs=1e-12)
+
+
+HALVES = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (3, 2, 1), (4, 4, 1), (3, 3, 2)]
+
+
+@pytest.mark.parametrize(("f", "i", "w"), [*HALVES, (1, 2, 1), (3, 4, 2)])
+def test_bubble_of_zero_bubble(f, i, w) -> None:
+    for p, m in ((p, m) for p, m in SIZES if m >= p):
+        timeline = simulate(
+            expand(make_schedule("zero_bubble", p, p, m), chain(p)), uniform_costs(p, f, i, w)
+        )
+        assert timeline.step_seconds == m * (f + i + w) + (p - 1) * (f + i - w)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 8])
+def test_zb_v_has_no_pause_between_a_device_s_first_and_last_compute(d) -> None:
+    for m in (2 * d - 1, 2 * d, 5 * d):
+        timeline = simulate(
+            expand(make_schedule("zb_v", 2 * d, d, m), chain(2 * d)), uniform_costs(2 * d)
+        )
+        for device in range(d):
+            mine = timeline.spans.device == device
+            starts, ends = timeline.spans.start_seconds[mine], timeline.spans.end_seconds[mine]
+            assert (starts[0], ends[-1]) == (device, device + 6 * m)
+            assert (starts[1:] == ends[:-1]).all()
+
+
+@pytest.mark.parametrize(("f", "i", "w"), HALVES)
+def test_bubble_of_dualpipe_v(f, i, w) -> None:
+    for d, m in V_SIZES:
+        timeline = simulate(
+            expand(make_schedule("dualpipe_v", 2 * d, d, m), chain(2 * d)),
+            uniform_costs(2 * d, f, i, w),
+        )
+        assert timeline.step_seconds == 2 * m * (f + i + w) + (d - 1) * (f + i - w)
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
