@@ -1,25 +1,226 @@
-"""What no assignment can beat.
+"""What no assignment can beat: the binned minimum-cut bound. The proof is in docs/lower-bound.md.
 
-Legend:  W work, k stages, t device kinds.
+Legend:  k stages, n clusters, B bins; prefix I_s: what is in the first s stages; w work; W = w(all);
+A[v], D[v] work up to and from v; g a level: stage work surely above it.
+
+Every boundary between stages is a prefix, and its work falls into one of B bins. A stage between
+prefixes of bins i and j does at least gap = lo_j - hi_i of work, and pays at least
+
+    m_in[g, i]      the least that enters over a prefix of bin i into a stage of more than g work
+    m_out[g, j]     the least that leaves it over a prefix of bin j           (cuts.py)
+
+so the least bottleneck over paths of k stages through the bins bounds that of every assignment:
+
+    F[s, j] = min over i <= j of max(F[s - 1, i], gap + m_in + m_out)      from the front
+    B[s, i]   the same from the back.
+
+A bin that lies on no path below the incumbent is dropped, the others are split, until the bound
+meets the incumbent or the budget ends. The surviving bins of each boundary also tell which clusters
+are surely before and after it: `Windows`, which make the exact search small.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
-from stagecut.ir.problem import FloatArray, Problem
+from stagecut.ir.problem import FloatArray, IntArray, Problem
+from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.closures import closure_weights
+from stagecut.partitioner.cuts import Bin, Pairs, least_crossing
+from stagecut.partitioner.relaxed import Relaxed, relax
 
 SAFETY = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never makes one exceed the optimum."""
+_LEVELS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0)
+_FIRST_BINS = 96
+_SPLIT_ALL = 150
+"""While no more bins than this survive, all are split; then those nearest the bound."""
+_NEAR = 0.3
+_MOST_BINS = 1200
+_NARROWEST = 1e-5
+_GAIN = 1e-5
+_PATIENCE = 3
+_ALIVE = 1 - 1e-8
+"""Paths closer to the incumbent than this do not count as better."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """A lower bound, and what it takes to stay below the incumbent it was computed for."""
+
+    seconds: float
+    low: IntArray
+    """Shape [n]: the first stage a cluster is in, in any better assignment."""
+    high: IntArray
+    """Shape [n]: the last. Where low > high, there is no better assignment."""
 
 
 def simple_bound(problem: Problem) -> float:
     """The larger of the mean load and the largest cluster, in O(t n)."""
     seconds = problem.forward_seconds + problem.backward_seconds
-    if not problem.n:
-        return 0.0
-    largest = _on_its_stage(problem, seconds).max()
+    largest = _on_its_stage(problem, seconds).max(initial=0.0)
     return max(_mean_load(problem, seconds), float(largest)) * SAFETY
+
+
+def binned_bound(
+    problem: Problem, upper: float, gap: float, out_of_time: Callable[[], bool]
+) -> Bound:
+    """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
+
+    `gap` 0 refines as long as splitting bins helps. Memory limits, pins and non-empty stages are
+    ignored, sends are charged as under the rule "once": all lower than the truth at worst.
+    """
+    low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, problem.n_stages - 1)
+    if problem.n_stages == 1 or upper <= 0:
+        return Bound(0.0, low, high)
+    bound = _Bins(relax(problem, upper), gap).refined(out_of_time)
+    return Bound(bound.seconds * upper, bound.low, bound.high)
+
+
+class _Bins:
+    """Bins of prefix weights with their least crossings, split where that may raise the bound.
+
+    Everything is in units of the incumbent's bottleneck.
+    """
+
+    def __init__(self, relaxed: Relaxed, gap: float) -> None:
+        self.relaxed = relaxed
+        self.goal = 1 / (1 + gap)
+        self.before, self.after = closure_weights(relaxed.edges, relaxed.work)
+        self.total = float(relaxed.work.sum())
+        self.slack = 1e-9 * self.total
+        self.levels = np.asarray(_LEVELS) * min(1.0, self.total)
+        ends = np.linspace(0.0, self.total, _FIRST_BINS + 1)
+        self.lo, self.hi = ends[:-1], ends[1:]
+        self.crossings = self._crossings_of(self.lo, self.hi)
+        """Shape [B, 2, levels + 1]: m_in and m_out by level, then with every pair counted."""
+
+    def refined(self, out_of_time: Callable[[], bool]) -> Bound:
+        """Splits and solves again until the goal is met or nothing is gained."""
+        best, stalled = 0.0, 0
+        through = self._through()
+        while True:
+            reached = float(through[0].min(initial=np.inf))
+            stalled = stalled + 1 if reached < best + _GAIN else 0
+            best = max(best, min(reached, 1.0))
+            if best >= self.goal or stalled > _PATIENCE or out_of_time():
+                break
+            alive = through.min(axis=0) < _ALIVE
+            split = alive & (self.hi - self.lo > _NARROWEST)
+            if np.count_nonzero(split) > _SPLIT_ALL:
+                split &= through.min(axis=0) < best + _NEAR * (1 - best)
+            if not split.any() or np.count_nonzero(alive) + np.count_nonzero(split) > _MOST_BINS:
+                break
+            self._split(alive, split)
+            through = self._through()
+        return self._bound(best, through)
+
+    def _through(self) -> FloatArray:
+        """Shape [k - 1, B]: the least bottleneck of a path whose prefix s + 1 is in each bin."""
+        k, slowdown = self.relaxed.n_stages, self.relaxed.slowdown
+        gap, transfers = self._between()
+        front = [slowdown[0] * self.lo + self.crossings[:, 1, -1]]
+        back = [slowdown[-1] * (self.total - self.hi) + self.crossings[:, 0, -1]]
+        for stage in range(1, k - 1):
+            cost = slowdown[stage] * gap + transfers
+            front.append(np.maximum(front[-1][:, None], cost).min(axis=0, initial=np.inf))
+            cost = slowdown[k - 1 - stage] * gap + transfers
+            back.append(np.maximum(cost, back[-1]).min(axis=1, initial=np.inf))
+        return np.maximum(np.stack(front), np.stack(back[::-1]))
+
+    def _between(self) -> tuple[FloatArray, FloatArray]:
+        """Shape [B, B] each: least work, and least transfers, of a stage from bin i to bin j."""
+        n_bins = len(self.lo)
+        gap = np.maximum(self.lo - self.hi[:, None], 0.0)
+        level = np.searchsorted(self.levels, gap - self.slack) - 1
+        start, stop = np.arange(n_bins)[:, None], np.arange(n_bins)
+        transfers = self.crossings[start, 0, level] + self.crossings[stop, 1, level]
+        transfers[level < 0] = 0.0
+        transfers[start > stop] = np.inf
+        return gap, transfers
+
+    def _split(self, alive: BoolArray, split: BoolArray) -> None:
+        """Halves the bins of `split`, keeps the others alive, drops the rest."""
+        kept = alive & ~split
+        middle = (self.lo[split] + self.hi[split]) / 2
+        lo = np.concatenate([self.lo[split], middle])
+        hi = np.concatenate([middle, self.hi[split]])
+        lo_all, hi_all = np.concatenate([self.lo[kept], lo]), np.concatenate([self.hi[kept], hi])
+        crossings = np.concatenate([self.crossings[kept], self._crossings_of(lo, hi)])
+        order = np.argsort(lo_all, kind="stable")
+        self.lo, self.hi, self.crossings = lo_all[order], hi_all[order], crossings[order]
+        possible = np.isfinite(self.crossings[:, 0, 0])
+        self.lo, self.hi = self.lo[possible], self.hi[possible]
+        self.crossings = self.crossings[possible]
+
+    def _crossings_of(self, lo: FloatArray, hi: FloatArray) -> FloatArray:
+        rows = [self._crossings(*ends) for ends in zip(lo.tolist(), hi.tolist(), strict=True)]
+        return np.asarray(rows).reshape(-1, 2, len(self.levels) + 1)
+
+    def _crossings(self, lo: float, hi: float) -> FloatArray:
+        """Shape [2, levels + 1] of one bin; infinite where no prefix has such a weight."""
+        place = self._bin(lo, hi)
+        if place.empty:
+            return np.full((2, len(self.levels) + 1), np.inf)
+        entering = place.may_cross(self.relaxed.entering)
+        leaving = place.may_cross(self.relaxed.leaving)
+        into = self.total - self.after[entering.second] - hi
+        out_of = lo - self.before[leaving.first]
+        return np.stack(
+            [
+                self._by_level(place, entering, np.minimum(self._apart(entering), into)),
+                self._by_level(place, leaving, np.minimum(self._apart(leaving), out_of)),
+            ]
+        )
+
+    def _bin(self, lo: float, hi: float) -> Bin:
+        edges = self.relaxed.edges
+        inside = self.total - self.after < lo - self.slack
+        outside = self.before > hi + self.slack
+        free = ~(inside | outside)
+        return Bin(lo, hi, inside, outside, edges[free[edges].all(axis=1)])
+
+    def _apart(self, pairs: Pairs) -> FloatArray:
+        """The most work of a stage that has neither end of a pair that its boundary separates."""
+        return self.total - self.before[pairs.first] - self.after[pairs.second]
+
+    def _by_level(self, place: Bin, pairs: Pairs, certain_above: FloatArray) -> FloatArray:
+        """Least crossing where a pair counts from its level of certainty on; the last counts all.
+
+        It only grows with the level, so levels between two equal ones need no cut of their own.
+        """
+        cost = self.relaxed.cost
+        least = np.empty(len(self.levels) + 1)
+        least[-1] = least_crossing(place, pairs, cost)
+
+        def fill(first: int, last: int) -> None:
+            """Fills the levels strictly between two known ones."""
+            if last - first < 2:
+                return
+            if least[first] == least[last]:
+                least[first + 1 : last] = least[first]
+                return
+            middle = (first + last) // 2
+            counted = certain_above <= self.levels[middle]
+            least[middle] = least_crossing(place, pairs.chosen(counted), cost)
+            fill(first, middle)
+            fill(middle, last)
+
+        least[0] = least_crossing(place, pairs.chosen(certain_above <= self.levels[0]), cost)
+        fill(0, len(self.levels))
+        return least
+
+    def _bound(self, best: float, through: FloatArray) -> Bound:
+        """The bound with the window of stages left to each cluster by the surviving bins."""
+        alive = through < _ALIVE
+        lo = np.where(alive, self.lo, np.inf).min(axis=1, initial=np.inf)
+        hi = np.where(alive, self.hi, -np.inf).max(axis=1, initial=-np.inf)
+        surely_in = self.total - self.after < lo[:, None] - self.slack
+        surely_out = self.before > hi[:, None] + self.slack
+        return Bound(best * SAFETY, surely_out.sum(axis=0), len(lo) - surely_in.sum(axis=0))
 
 
 def _mean_load(problem: Problem, seconds: FloatArray) -> float:

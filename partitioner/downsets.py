@@ -1,0 +1,251 @@
+"""The exact optimum by dynamic programming over prefixes of the graph (downsets, ideals).
+
+Legend:  k stages, n clusters, e items, P_s the prefixes that boundary s may be, J a prefix of P_s,
+I one of P_(s - 1) inside it; N[I, e] members of item e in prefix I.
+
+    f[s, J] = min over I in P_(s - 1), I inside J, of max(f[s - 1, I], load of stage J \\ I)
+
+After Tarnawski et al. (NeurIPS 2020), whose programme runs over all prefixes of a DAG; here the
+lower bound's windows leave each boundary a few. Where the windows are too wide the count exceeds
+its budget and the caller takes the integer programme instead. A stage pays for item e if
+0 < N[J, e] - N[I, e] < size of e: all the loads of one J are a few vector operations.
+Exact where what a stage pays depends on the stage alone: send rule "once" or values with one
+consumer, and equal links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
+from stagecut.ir.solution import Assignment
+from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
+
+_MOST_PREFIXES = 24_000
+_MOST_PAIRS = 400_000_000
+
+
+def applies(problem: Problem) -> bool:
+    """Whether a stage's load depends on the stage alone."""
+    off_diagonal = ~np.eye(problem.n_stages, dtype=bool)
+    equal_links = all(
+        np.ptp(link[off_diagonal]) == 0 if off_diagonal.any() else True
+        for link in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    )
+    one_consumer = bool((np.diff(problem.values.offsets) <= 2).all())
+    return equal_links and (problem.send_rule == "once" or one_consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an exact search found."""
+
+    assignment: Assignment | None
+    """Better than the incumbent, and optimal if `complete`."""
+    complete: bool
+    """Whether there is no better one than that (or than the incumbent, where it is None)."""
+
+
+def best_by_downsets(
+    problem: Problem, low: IntArray, high: IntArray, upper: float, out_of_time: Callable[[], bool]
+) -> Answer | None:
+    """The best assignment with a bottleneck below `upper` and stages low..high [n].
+
+    None where there are too many prefixes to try, or this method does not apply.
+    """
+    if not applies(problem):
+        return None
+    levels = [[0]]
+    for boundary in range(1, problem.n_stages):
+        prefixes = _prefixes(problem, low >= boundary, high < boundary)
+        if prefixes is None:
+            return None
+        levels.append(prefixes)
+    levels.append([(1 << problem.n) - 1])
+    pairs = sum(len(a) * len(b) for a, b in zip(levels[:-1], levels[1:], strict=True))
+    if pairs > _MOST_PAIRS:
+        return None
+    return _search(problem, [_Level.of(problem, prefixes) for prefixes in levels], upper, out_of_time)
+
+
+def _prefixes(problem: Problem, outside: BoolArray, inside: BoolArray) -> list[int] | None:
+    """All prefixes as bit masks that have `inside` and nothing `outside`; None if too many."""
+    before = [0] * problem.n
+    after: list[list[int]] = [[] for _ in range(problem.n)]
+    for a, b in problem.edges.tolist():
+        before[b] |= 1 << a
+        after[a].append(b)
+    start = sum(1 << int(c) for c in np.flatnonzero(inside))
+    barred = sum(1 << int(c) for c in np.flatnonzero(outside))
+    for c in np.flatnonzero(inside).tolist():
+        start |= before[c]
+    closed = _closed(before, start)
+    if closed & barred:
+        return []
+    free = [c for c in range(problem.n) if not (closed | barred) >> c & 1]
+    ready = tuple(c for c in free if not before[c] & ~closed)
+    found = {closed: ready}
+    pending = [closed]
+    while pending:
+        prefix = pending.pop()
+        for c in found[prefix]:
+            larger = prefix | 1 << c
+            if larger in found:
+                continue
+            opened = [b for b in after[c] if not before[b] & ~larger and not barred >> b & 1]
+            found[larger] = (*(r for r in found[prefix] if r != c), *opened)
+            pending.append(larger)
+            if len(found) > _MOST_PREFIXES:
+                return None
+    return list(found)
+
+
+def _closed(before: list[int], prefix: int) -> int:
+    """`prefix` with all that precedes it; clusters are numbered in topological order."""
+    for c in range(len(before) - 1, -1, -1):
+        if prefix >> c & 1:
+            prefix |= before[c]
+    return prefix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """The prefixes that one boundary may be, by work."""
+
+    bits: NDArray[np.uint64]
+    """Shape [L, words]."""
+    members: BoolArray
+    """Shape [L, n]."""
+    work: FloatArray
+    """Shape [t, L]."""
+    shared: NDArray[np.int16]
+    """Shape [L, items]: members in the prefix, of what is paid for."""
+    held: NDArray[np.int16]
+    """Shape [L, weights]."""
+    saved: NDArray[np.int16]
+    """Shape [L, saved]."""
+
+    @staticmethod
+    def of(problem: Problem, prefixes: list[int]) -> _Level:
+        words = (problem.n + 63) // 64
+        raw = b"".join(prefix.to_bytes(words * 8, "little") for prefix in prefixes)
+        octets = np.frombuffer(raw, dtype=np.uint8).reshape(len(prefixes), words * 8)
+        members = np.unpackbits(octets, axis=1, bitorder="little")[:, : problem.n].astype(bool)
+        seconds = problem.forward_seconds + problem.backward_seconds
+        work = seconds @ members.T
+        order = np.argsort(work[problem.device_kind[0]], kind="stable")
+        members = members[order]
+        limited = bool(np.isfinite(problem.memory_limit_bytes).any())
+        nothing = np.zeros((len(prefixes), 0), dtype=np.int16)
+        values, weights = _counts(problem.values, members), _counts(problem.weights, members)
+        return _Level(
+            octets.view(np.uint64)[order],
+            members,
+            work[:, order],
+            np.concatenate([values, weights[:, problem.weight_sync_seconds > 0]], axis=1),
+            weights if limited else nothing,
+            _counts(problem.saved, members) if limited else nothing,
+        )
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+
+def _counts(items: Incidence, members: BoolArray) -> NDArray[np.int16]:
+    """Shape [L, items]: how many members of each item each prefix has."""
+    item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
+    incidence = np.zeros((members.shape[1], len(items)), dtype=np.float32)
+    incidence[items.members, item] = 1.0
+    return np.rint(members.astype(np.float32) @ incidence).astype(np.int16)
+
+
+def _search(
+    problem: Problem, levels: list[_Level], upper: float, out_of_time: Callable[[], bool]
+) -> Answer:
+    stages = _StageLoads(problem)
+    reached = np.zeros(1)
+    parents: list[IntArray] = []
+    for stage in range(problem.n_stages):
+        below, above = levels[stage], levels[stage + 1]
+        best, parent = np.full(len(above), upper), np.full(len(above), -1)
+        for j in range(len(above)):
+            if j % 64 == 0 and out_of_time():
+                return Answer(None, complete=False)
+            inside = _inside(below, above, j, reached < upper)
+            if len(inside):
+                load = np.maximum(stages.load(stage, below, inside, above, j, upper), reached[inside])
+                least = int(load.argmin())
+                if load[least] < upper:
+                    best[j], parent[j] = load[least], inside[least]
+        reached = best
+        parents.append(parent)
+    if parents[-1][0] < 0:
+        return Answer(None, complete=True)
+    return Answer(_traced(problem, levels, parents), complete=True)
+
+
+def _inside(below: _Level, above: _Level, j: int, reachable: BoolArray) -> IntArray:
+    """The reachable prefixes of `below` that lie inside prefix j of `above`."""
+    candidates = np.flatnonzero(reachable)
+    for word in range(below.bits.shape[1]):
+        missing = below.bits[candidates, word] & ~above.bits[j, word]
+        candidates = candidates[missing == 0]
+    return candidates
+
+
+class _StageLoads:
+    """Loads of stages between prefixes."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        synchronised = problem.weight_sync_seconds > 0
+        last = problem.n_stages - 1
+        trips = round_trip_seconds(problem, 0, min(1, last)) if last else np.zeros(len(problem.values))
+        self.cost = np.concatenate([trips, problem.weight_sync_seconds[synchronised]])
+        sizes = np.concatenate(
+            [np.diff(problem.values.offsets), np.diff(problem.weights.offsets)[synchronised]]
+        )
+        self.size = sizes.astype(np.int16)
+
+    def load(
+        self, stage: int, below: _Level, inside: IntArray, above: _Level, j: int, upper: float
+    ) -> FloatArray:
+        """Seconds of stage J \\ I for each I of `inside`; infinity where it is no candidate."""
+        kind = self.problem.device_kind[stage]
+        load: FloatArray = above.work[kind, j] - below.work[kind, inside]
+        tried = np.flatnonzero(load < upper)
+        load[load >= upper] = np.inf
+        taken = above.shared[j] - below.shared[inside[tried]]
+        load[tried] += ((taken > 0) & (taken < self.size)) @ self.cost
+        if not self.problem.allow_empty:
+            load[(below.bits[inside] == above.bits[j]).all(axis=1)] = np.inf
+        limit = self.problem.memory_limit_bytes[stage]
+        tried = np.flatnonzero(load < upper)
+        if np.isfinite(limit) and len(tried):
+            memory = self._memory(stage, below, inside[tried], above, j)
+            load[tried[memory > limit * LIMIT_TOLERANCE]] = np.inf
+        return load
+
+    def _memory(
+        self, stage: int, below: _Level, inside: IntArray, above: _Level, j: int
+    ) -> FloatArray:
+        problem = self.problem
+        held = (above.held[j] > below.held[inside]) @ problem.weight_bytes
+        saved = (above.saved[j] > below.saved[inside]) @ problem.saved_bytes
+        own = above.members[j] & ~below.members[inside]
+        workspace = np.where(own, problem.workspace_bytes, 0.0).max(axis=1, initial=0.0)
+        memory: FloatArray = held + saved * problem.in_flight[stage] + workspace
+        return memory
+
+
+def _traced(problem: Problem, levels: list[_Level], parents: list[IntArray]) -> Assignment:
+    stage, index = np.zeros(problem.n, dtype=np.int64), 0
+    for boundary in range(problem.n_stages - 1, 0, -1):
+        index = int(parents[boundary][index])
+        stage += ~levels[boundary].members[index]
+    return Assignment(stage)

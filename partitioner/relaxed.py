@@ -1,0 +1,115 @@
+"""The problem that the lower bound is proved for: every cost at or below the real one.
+
+Legend:  n clusters, v items, s stages, h an item's head.
+
+Work is that of the fastest kind of device used; a stage on another kind does at least `slowdown`
+times as much. An item costs its cheapest round trip, paid once by every stage that touches it and
+not all of it. Items are values and synchronised weights.
+
+Two charges may never count one stage's payment for one item twice. Where an item's head precedes
+all its other members, "h before the stage, another in it" and "h in the stage, another after it"
+exclude each other; likewise mirrored where the head comes last. Any other item is charged only for
+its head lying outside the stage, before or after.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
+from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.cuts import Pairs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relaxed:
+    """A relaxed problem, in units of a given number of seconds."""
+
+    n_stages: int
+    edges: IntArray
+    """Shape [e, 2], each once."""
+    work: FloatArray
+    """Shape [n]."""
+    slowdown: FloatArray
+    """Shape [k]: least ratio of a cluster's time at each stage position to its `work`."""
+    cost: FloatArray
+    """Shape [items]."""
+    entering: Pairs
+    """What a stage may pay for at its first boundary."""
+    leaving: Pairs
+    """What a stage may pay for at its last."""
+
+
+def relax(problem: Problem, unit_seconds: float) -> Relaxed:
+    """The relaxation of `problem` in units of `unit_seconds`."""
+    edges = np.unique(problem.edges, axis=0)
+    seconds = (problem.forward_seconds + problem.backward_seconds) / unit_seconds
+    work = seconds[np.unique(problem.device_kind)].min(axis=0)
+    counted = work > 0
+    ratio = (seconds[:, counted] / work[counted]).min(axis=1, initial=np.inf)
+    slowdown = np.where(np.isfinite(ratio), ratio, 1.0)[problem.device_kind]
+    cost = np.concatenate([_cheapest_trips(problem), problem.weight_sync_seconds]) / unit_seconds
+    entering, leaving = _pairs(problem)
+    return Relaxed(problem.n_stages, edges, work, slowdown, cost, entering, leaving)
+
+
+def _cheapest_trips(problem: Problem) -> FloatArray:
+    """Seconds [v] of each value's round trip between the pair of stages where it is least."""
+    latency, per_byte = problem.link_latency_seconds, problem.link_seconds_per_byte
+    source, target = np.nonzero(~np.eye(problem.n_stages, dtype=bool))
+    links = np.stack(
+        [
+            latency[source, target],
+            per_byte[source, target],
+            latency[target, source],
+            per_byte[target, source],
+        ],
+        axis=1,
+    )
+    there, back = problem.value_forward_bytes, problem.value_backward_bytes
+    least = np.full(len(problem.values), np.inf)
+    for latency_there, byte_there, latency_back, byte_back in np.unique(links, axis=0):
+        returned = np.where(back > 0, latency_back + back * byte_back, 0.0)
+        np.minimum(least, latency_there + there * byte_there + returned, out=least)
+    return least
+
+
+def _pairs(problem: Problem) -> tuple[Pairs, Pairs]:
+    """Pairs of every item's head with its other members, at a stage's first and last boundary."""
+    synchronised = problem.weight_sync_seconds > 0
+    item, head, other = _memberships(problem.values, np.ones(len(problem.values), dtype=bool))
+    items, heads, others = _memberships(problem.weights, synchronised)
+    item = np.concatenate([item, items + len(problem.values)])
+    head, other = np.concatenate([head, heads]), np.concatenate([other, others])
+    n_items = len(problem.values) + len(problem.weights)
+    head_is_first = _edge_in_all(problem, item, head, other, n_items)
+    head_is_last = _edge_in_all(problem, item, other, head, n_items)
+    return (
+        _oriented(item, head, other, (head_is_first | ~head_is_last)[item]),
+        _oriented(item, head, other, head_is_first[item]),
+    )
+
+
+def _memberships(items: Incidence, wanted: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Item, head and member of every membership but the heads' own, of the wanted items."""
+    item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
+    head = items.members[items.offsets[:-1][item]]
+    kept = wanted[item] & (items.members != head)
+    return item[kept], head[kept], items.members[kept]
+
+
+def _edge_in_all(
+    problem: Problem, item: IntArray, first: IntArray, second: IntArray, n_items: int
+) -> BoolArray:
+    """Shape [items]: whether an edge runs from first to second in each of the item's pairs."""
+    keys = problem.edges[:, 0] * problem.n + problem.edges[:, 1]
+    lacking = ~np.isin(first * problem.n + second, keys)
+    return np.bincount(item, lacking, minlength=n_items) == 0
+
+
+def _oriented(item: IntArray, head: IntArray, other: IntArray, head_first: BoolArray) -> Pairs:
+    return Pairs(
+        item, np.where(head_first, head, other), np.where(head_first, other, head), head_first
+    )
