@@ -6,8 +6,14 @@
 
 A send stands right after the compute that makes it. Messages between an ordered pair of devices
 match in posting order, so the receives of a channel stand in the order of its sends, each at the
-earliest need among its own and those behind it. Posting never waits, hence this adds no deadlock:
-the list makes progress exactly where the dependencies and the orders of computes do.
+earliest need among its own and those behind it, or `ahead` computes before that. Posting never
+waits, hence this adds no deadlock: the list makes progress exactly where the dependencies and the
+orders of computes do.
+
+A receive posted at its need leaves its device idle for the whole transfer; one compute ahead the
+transfer overlaps that compute, for one more buffer a channel. On 4 uniform stages whose transfers
+take a fifth of a forward, the simulated step of GPipe (16 micro-batches) is 64.2 forwards at 0
+ahead and 58.2 at 1, 2 or 3 (57 if transfers were free); 1F1B 64.0 and 62.6.
 """
 
 from __future__ import annotations
@@ -37,8 +43,10 @@ Need = tuple[int, Message]
 """The position, in its device's list of computes, of the compute that waits for the message."""
 
 
-def expand(schedule: Schedule, edges: Iterable[StageEdge]) -> ActionList:
+def expand(schedule: Schedule, edges: Iterable[StageEdge], ahead: int = 0) -> ActionList:
     """Adds the sends and receives; stages on one device exchange no messages. O(actions).
+
+    Receives are posted `ahead` computes before they must be.
 
     Never judges the schedule: `check` does. Where the compute that needs a message is missing,
     its receive stands at the end of the list.
@@ -48,7 +56,7 @@ def expand(schedule: Schedule, edges: Iterable[StageEdge]) -> ActionList:
     """
     merged = merge_edges(schedule.n_stages, edges)
     graph = stage_graph(schedule.device_of_stage, merged)
-    receives = _receives(schedule, graph)
+    receives = _receives(schedule, graph, ahead)
     devices = (
         tuple(_with_communication(computes, graph, receives[device]))
         for device, computes in enumerate(schedule.devices)
@@ -66,12 +74,12 @@ def _with_communication(
     yield from receives.get(len(computes), ())
 
 
-def _receives(schedule: Schedule, graph: StageGraph) -> list[dict[int, list[Receive]]]:
+def _receives(schedule: Schedule, graph: StageGraph, ahead: int) -> list[dict[int, list[Receive]]]:
     """For each device: the receives that stand before each position of its computes."""
     receives: list[dict[int, list[Receive]]] = [defaultdict(list) for _ in schedule.devices]
     for (_, receiver), needs in _channels(schedule, graph).items():
         for position, message in _earliest_need(needs):
-            receives[receiver][position].append(Receive(message))
+            receives[receiver][max(position - ahead, 0)].append(Receive(message))
     return receives
 
 

@@ -95,21 +95,20 @@ def progress(action_list: ActionList) -> Iterator[Fault]:
     reached = [0] * len(action_list.devices)
     for device, position in walk(resolve(action_list)):
         reached[device] = position + 1
+    stuck = [d for d, actions in enumerate(action_list.devices) if reached[d] < len(actions)]
+    if not stuck:
+        return
     graph = stage_graph(action_list.schedule.device_of_stage, action_list.edges)
     posted = {
         action
-        for device, actions in enumerate(action_list.devices)
-        for action in actions[: reached[device]]
+        for actions, end in zip(action_list.devices, reached, strict=True)
+        for action in actions[:end]
         if not isinstance(action, Compute)
     }
-    for device, actions in enumerate(action_list.devices):
-        if reached[device] < len(actions):
-            waiting = actions[reached[device]]
-            yield Fault(
-                f"deadlock: device {device} waits at {waiting} for "
-                f"{_missing(waiting, graph, posted)}",
-                ((device, reached[device]),),
-            )
+    for device in stuck:
+        waiting = action_list.devices[device][reached[device]]
+        reason = f"waits at {waiting} for {_missing(waiting, graph, posted)}"
+        yield Fault(f"deadlock: device {device} {reason}", ((device, reached[device]),))
 
 
 def _missing(waiting: Action, graph: StageGraph, posted: set[Send | Receive]) -> str:

@@ -146,7 +146,7 @@ def random_action_list(random: Random) -> ActionList:
     schedule = make(random, edges, k, d, random.randint(1, 4))
     for _ in range(random.choice([0, 0, 0, 0, 1, 2])):
         schedule = mutate_computes(random, schedule)
-    action_list = expand(schedule, edges)
+    action_list = expand(schedule, edges, ahead=random.choice([0, 0, 1, 2]))
     for _ in range(random.choice([0, 0, 1, 2])):
         action_list = mutate_actions(random, action_list)
     return action_list

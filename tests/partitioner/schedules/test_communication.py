@@ -14,11 +14,12 @@ from tests.partitioner.schedules.random_lists import random_edges, random_schedu
 from tests.partitioner.schedules.support import chain, listed
 
 
-def random_list(seed: int):
+def random_list(seed: int, ahead: int = 0):
     random = Random(seed)
     k = random.randint(1, 6)
     edges = random_edges(random, k)
-    return expand(random_schedule(random, edges, k, random.randint(1, k), 3), edges)
+    schedule = random_schedule(random, edges, k, random.randint(1, k), 3)
+    return expand(schedule, edges, ahead)
 
 
 def test_the_drawn_list() -> None:
@@ -72,9 +73,10 @@ def test_sends_stand_right_after_the_compute_that_makes_them(seed) -> None:
                 maker = None
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(60))
-def test_receives_keep_the_order_of_sends_and_stand_at_the_earliest_need(seed) -> None:
-    got = random_list(seed)
+def test_receives_keep_the_order_of_sends_and_stand_at_the_earliest_need(seed, ahead) -> None:
+    got = random_list(seed, ahead)
     sent = channel_messages(got, Send)
     assert sent == channel_messages(got, Receive)
     for device, row in enumerate(got.devices):
@@ -86,7 +88,7 @@ def test_receives_keep_the_order_of_sends_and_stand_at_the_earliest_need(seed) -
             computes += isinstance(action, Compute)
         for ends, messages in sent.items():
             for j, message in enumerate(messages if ends[1] == device else []):
-                assert stands[message] == min(need[later] for later in messages[j:])
+                assert stands[message] == max(min(need[later] for later in messages[j:]) - ahead, 0)
 
 
 def channel_messages(action_list, way) -> dict[tuple[int, int], list[Message]]:

@@ -231,6 +231,15 @@ def test_a_transfer_waits_for_its_receive() -> None:
     assert timeline.step_seconds == 13
 
 
+@pytest.mark.parametrize("transfer", [0.25, 0.5, 1.0])
+def test_receives_one_compute_ahead_hide_transfers_up_to_a_forward(transfer) -> None:
+    schedule = make_schedule("gpipe", 4, 4, 16)
+    early = simulate(expand(schedule, chain(4), ahead=1), uniform_costs(4, transfer=transfer))
+    late = simulate(expand(schedule, chain(4)), uniform_costs(4, transfer=transfer))
+    assert early.step_seconds == 57 + 6 * transfer
+    assert late.step_seconds > early.step_seconds
+
+
 def test_gradient_sums_and_optimizer_end_the_step() -> None:
     costs = replace(
         uniform_costs(2), optimizer_seconds=(1.0, 4.0), reductions=(Reduction((0, 1), 2.0),)
