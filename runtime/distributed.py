@@ -42,6 +42,7 @@ class DistributedRuntime:
         up, down = dist.new_group(), dist.new_group()
         self.channels = Channels(self.rank, self.device_of_stage, up, down)
         self.shared = _shared_weights(program, self.device_of_stage)
+        self._take_shared_weights()
         self.notice = Notice(_store())
         self.worker = Worker(self.rank, program, self.runners, self.channels, place)
 
@@ -66,10 +67,17 @@ class DistributedRuntime:
             self.channels.close()
             raise self.notice.resolve(self.rank, error) from error
 
+    def _take_shared_weights(self) -> None:
+        """Every holder starts from the first one's values, whatever each rank's model had."""
+        with torch.no_grad():
+            for name, (ranks, group) in self.shared.items():
+                if self.rank in ranks:
+                    dist.broadcast(self._weight(name).data, src=ranks[0], group=group)
+
     def _sum_shared_gradients(self) -> None:
         for name, (ranks, group) in self.shared.items():
-            if self.rank in ranks:
-                weight = self._weight(name)
+            weight = self._weight(name) if self.rank in ranks else None
+            if weight is not None and weight.requires_grad:
                 if weight.grad is None:
                     weight.grad = torch.zeros_like(weight)
                 dist.all_reduce(weight.grad, group=group)
@@ -136,12 +144,11 @@ def check_world(device_of_stage: Sequence[int]) -> None:
 def _shared_weights(
     program: PipelineProgram, device_of_stage: Sequence[int]
 ) -> dict[str, tuple[list[int], dist.ProcessGroup | None]]:
-    """Trainable weights that stages on several ranks hold, with a group of those ranks."""
+    """Weights that stages on several ranks hold, with a group of those ranks."""
     holders: dict[str, set[int]] = {}
     for stage in program.stages:
         for weight in stage.weights:
-            if weight.trainable:
-                holders.setdefault(weight.name, set()).add(device_of_stage[stage.index])
+            holders.setdefault(weight.name, set()).add(device_of_stage[stage.index])
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
     shared = {}
     for name, ranks in holders.items():

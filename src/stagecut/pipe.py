@@ -16,7 +16,7 @@ from stagecut.codegen.folder import read_folder, stage_tensors
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
 from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
-from stagecut.ir.plan import dump_plan, load_plan
+from stagecut.ir.plan import load_plan
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList
 from stagecut.plan import Plan
@@ -276,8 +276,9 @@ def _distribute(
 
 
 def _summary(plan: ir.Plan) -> str:
-    """What must be equal on every rank."""
-    return "\n".join([plan.fingerprint, dump_plan(plan)])
+    """What must be equal on every rank; how long the planner took need not be."""
+    decisions = (plan.stages_of_ops, plan.device_of_stage, plan.schedule, plan.n_microbatches)
+    return f"{plan.fingerprint} {decisions} {plan.torch_version}"
 
 
 def _place() -> torch.device:

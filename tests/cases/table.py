@@ -1,0 +1,104 @@
+"""Every case by name: how to build it, and at how many stages it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from tests.cases import models
+from tests.cases.transformers import bert, gpt2, llama, resnet, vit
+from tests.support.equality import Case
+
+W = models.WIDTH
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case of the table."""
+
+    build: Callable[[], Case]
+    stages: tuple[int, ...] = (2, 3, 4)
+    n_microbatches: int = 4
+    schedule: str = "1f1b"
+    optimizer: str = "sgd"
+    distributed: int | None = None
+    """The number of real processes it also trains on."""
+
+
+def built(entry: str) -> Case:
+    """A case of the table, the same in every process."""
+    torch.manual_seed(0)
+    return TABLE[entry].build()
+
+
+def rows(n: int = 8, *shape: int) -> torch.Tensor:
+    return torch.randn(n, *(shape or (W,)))
+
+
+def ids(n: int = 8) -> torch.Tensor:
+    return torch.randint(0, 16, (n, 5))
+
+
+def mean_square(output: Any) -> torch.Tensor:
+    return output.square().mean()
+
+
+def first_only(output: Any) -> torch.Tensor:
+    return output[0].square().mean()
+
+
+def of_tree(output: Any) -> torch.Tensor:
+    return output["logits"].square().mean() + output["more"][0].mean()
+
+
+def itself(output: torch.Tensor) -> torch.Tensor:
+    return output
+
+
+def case(model: Callable[[], Any], *args: Any, loss: Any = mean_square, **kwargs: Any) -> Case:
+    return Case(model(), args, kwargs, loss)
+
+
+TABLE: Mapping[str, Entry] = {
+    "chain": Entry(lambda: case(models.Chain, rows()), (1, 2, 3, 4, 6), distributed=2),
+    "seven layers": Entry(lambda: case(lambda: models.Chain(7), rows()), (2, 3, 4, 5, 7)),
+    "uneven": Entry(lambda: case(models.Chain, rows(7)), distributed=3),
+    "one row": Entry(lambda: case(models.Chain, rows()), (3,), n_microbatches=8),
+    "one microbatch": Entry(lambda: case(models.Chain, rows()), (3,), n_microbatches=1),
+    "gpipe": Entry(lambda: case(models.LongSkip, rows()), schedule="gpipe", distributed=4),
+    "adamw": Entry(lambda: case(models.Chain, rows()), (3,), optimizer="adamw"),
+    "masked": Entry(lambda: case(models.Masked, rows(), rows())),
+    "mask by keyword": Entry(lambda: case(models.Masked, rows(), mask=rows()), distributed=3),
+    "own loss": Entry(lambda: case(models.OwnLoss, rows(), rows(), loss=itself)),
+    "target": Entry(lambda: Case(models.Chain(), (rows(),), {}, F.mse_loss, rows()), distributed=2),
+    "none": Entry(lambda: case(models.Optional, rows(), None), (2, 3)),
+    "numbers": Entry(lambda: case(models.Optional, rows(), scale=3, last=True), (2, 3)),
+    "trees": Entry(
+        lambda: case(models.Trees, {"x": rows(), "scales": [rows()]}, loss=of_tree),
+        (2, 3),
+        distributed=3,
+    ),
+    "in place": Entry(lambda: case(models.InPlace, rows())),
+    "long skip": Entry(lambda: case(models.LongSkip, rows()), distributed=3),
+    "fan": Entry(lambda: case(models.Fan, rows()), distributed=4),
+    "integers": Entry(lambda: case(models.Integers, ids()), distributed=3),
+    "strides": Entry(lambda: case(models.Strides, rows()), (2, 3)),
+    "tied": Entry(lambda: case(models.Tied, ids()), distributed=3),
+    "shared layer": Entry(lambda: case(models.SharedLayer, rows()), distributed=2),
+    "buffers": Entry(lambda: case(models.Buffers, rows()), (2, 3), distributed=2),
+    "norms": Entry(lambda: case(models.Norms, rows(8, 3, 6, 6)), distributed=2),
+    "frozen": Entry(lambda: case(models.Frozen, rows()), (2, 3), distributed=3),
+    "unused": Entry(lambda: case(models.Unused, rows(), loss=first_only), (2, 3), distributed=2),
+    "without grad": Entry(lambda: case(models.WithoutGrad, rows())),
+    "recurrent": Entry(lambda: case(models.Recurrent, rows(8, 4, W)), (2, 3)),
+    "unet": Entry(lambda: case(models.UNet, rows(4, 3, 8, 8)), n_microbatches=2, distributed=3),
+    "gpt2": Entry(gpt2, distributed=2),
+    "bert": Entry(bert),
+    "vit": Entry(vit),
+    "resnet": Entry(resnet, distributed=3),
+    "llama": Entry(llama, distributed=4),
+}
