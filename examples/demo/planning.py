@@ -15,7 +15,7 @@ from stagecut.report import plan_table
 from stagecut.report.units import bytes_text
 
 TOKENS = 1024
-SHOWN_LINES = 45
+HEAD_LINES, BODY_LINES = 8, 32
 
 
 def plan_gpt2(console: Console) -> stagecut.Plan:
@@ -34,7 +34,7 @@ def plan_gpt2(console: Console) -> stagecut.Plan:
 
 
 def export_gpt2(plan: stagecut.Plan, folder: Path, console: Console) -> None:
-    """Writes the stages with (random) weights, and shows how the second one begins."""
+    """Writes the stages with (random) weights, and shows a part of the second one."""
     with console.status("Writing the stages ..."):
         torch.manual_seed(0)
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False))
@@ -42,6 +42,10 @@ def export_gpt2(plan: stagecut.Plan, folder: Path, console: Console) -> None:
     for path in sorted(folder.iterdir()):
         console.print(f"  {path.name:<22} {bytes_text(path.stat().st_size):>10}")
     source = (folder / "stage_1.py").read_text().splitlines()
-    console.print(f"\nThe first {SHOWN_LINES} of the {len(source)} lines of stage_1.py:\n")
-    console.print(Syntax("\n".join(source[:SHOWN_LINES]), "python", background_color="default"))
+    forward = next(n for n, line in enumerate(source) if "def forward" in line)
+    block = next(n for n, line in enumerate(source) if "# transformer.h." in line and n > forward)
+    body = source[block : block + BODY_LINES]
+    shown = [*source[:HEAD_LINES], "...", source[forward], "        ...", *body, "        ..."]
+    console.print(f"\nFrom the {len(source)} lines of stage_1.py:\n")
+    console.print(Syntax("\n".join(shown), "python", background_color="default"))
     console.print()

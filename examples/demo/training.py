@@ -35,6 +35,7 @@ class Trained:
 
 def compare(folder: Path, console: Console) -> bool:
     """Trains both ways, prints the losses side by side; True if they agree."""
+    torch.set_num_threads(1)  # as many as each process of the pipeline has
     plan = stagecut.partition(
         new_model(), STAGES, (torch.zeros(ROWS // MICROBATCHES, TOKENS, dtype=torch.long),),
         cluster="CPU", n_microbatches=MICROBATCHES,

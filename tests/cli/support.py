@@ -1,4 +1,4 @@
-"""Runs the command line in a process of its own, as a user does."""
+"""Runs the command line: in a process of its own, as users do, or in this one, which is quick."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
-def stagecut(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+from stagecut.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def stagecut(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, from the repository's top."""
     return subprocess.run(
         [sys.executable, "-m", "stagecut.cli", *arguments],
-        cwd=cwd,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=240,
@@ -19,10 +26,28 @@ def stagecut(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     )
 
 
-def refused(*arguments: str, cwd: Path | None = None) -> str:
-    """The panel of a command that fails with status 1: one line, no traceback, empty stdout."""
-    result = stagecut(*arguments, cwd=cwd)
-    assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
-    return " ".join(result.stderr.replace("│", " ").split())
+class Shell:
+    """Runs commands in this process."""
+
+    def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
+        self.capture = capture
+
+    def run(self, *arguments: str) -> str:
+        """The stdout of a command that succeeds."""
+        status, out, err = self._invoke(*arguments)
+        assert status == 0, (status, out, err)
+        return out
+
+    def refused(self, *arguments: str) -> str:
+        """The panel of a command that fails with status 1, as one line; its stdout is empty."""
+        status, out, err = self._invoke(*arguments)
+        assert status == 1, (status, out, err)
+        assert "Traceback" not in err
+        assert out == ""
+        return " ".join(err.replace("│", " ").split())
+
+    def _invoke(self, *arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        captured = self.capture.readouterr()
+        return caught.value.code, captured.out, captured.err

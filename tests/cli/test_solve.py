@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import refused, stagecut
+from tests.cli.support import Shell
 
 CHAIN = {
     "stagecut": 1,
@@ -21,10 +21,8 @@ def chain(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_answer_as_json(chain: Path) -> None:
-    result = stagecut("solve", str(chain), "--devices", "2", "--json")
-    assert result.returncode == 0, result.stderr
-    answer = json.loads(result.stdout)
+def test_the_answer_as_json(shell: Shell, chain: Path) -> None:
+    answer = json.loads(shell.run("solve", str(chain), "--devices", "2", "--json"))
     assert answer["assignment"] == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert answer["bottleneck"] == 2.0
     assert answer["optimal"] is True
@@ -32,14 +30,14 @@ def test_the_answer_as_json(chain: Path) -> None:
     assert answer["seconds"] >= 0
 
 
-def test_the_answer_for_a_reader(chain: Path) -> None:
-    result = stagecut("solve", str(chain), "--devices", "2")
-    assert "4 nodes in 2 stages" in result.stdout
-    assert "optimal: proved" in result.stdout
+def test_the_answer_for_a_reader(shell: Shell, chain: Path) -> None:
+    out = shell.run("solve", str(chain), "--devices", "2")
+    assert "4 nodes in 2 stages" in out
+    assert "optimal: proved" in out
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path, chain: Path) -> None:
-    assert "cannot read" in refused("solve", str(tmp_path / "none.json"), "--devices", "2")
+def test_what_cannot_be_read_is_refused(shell: Shell, tmp_path: Path, chain: Path) -> None:
+    assert "cannot read" in shell.refused("solve", str(tmp_path / "none.json"), "--devices", "2")
     (tmp_path / "empty.json").write_text("{}")
-    assert "stagecut" in refused("solve", str(tmp_path / "empty.json"), "--devices", "2")
-    assert "magic" in refused("solve", str(chain), "--devices", "2", "--method", "magic")
+    assert "stagecut" in shell.refused("solve", str(tmp_path / "empty.json"), "--devices", "2")
+    assert "magic" in shell.refused("solve", str(chain), "--devices", "2", "--method", "magic")

@@ -20,7 +20,7 @@ from stagecut.cli.models import load_model
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import StagecutError
 from stagecut.ir.plan import load_plan
-from stagecut.pipeline import Pipeline
+from stagecut.pipe import Pipeline
 
 LEARNING_RATE = 1e-3
 

@@ -12,6 +12,8 @@ from rich.console import Console
 from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.planning import Request, make_plan
+from stagecut.ir.errors import ArgumentError
+from stagecut.ir.plan import load_plan
 
 
 def run(
@@ -54,6 +56,12 @@ def run(
 
 
 def _run_export(source: Path, n_stages: int, steps: int) -> None:
+    n_devices = max(load_plan((source / "plan.json").read_text()).device_of_stage) + 1
+    if n_devices != n_stages:
+        raise ArgumentError(
+            f"{source} was exported for {n_devices} devices; run it with -n {n_devices}, or export "
+            "the model again"
+        )
     from stagecut.cli.launch import Job, launch
 
     with tempfile.TemporaryDirectory(prefix="stagecut-") as folder:

@@ -1,0 +1,50 @@
+"""Small models that the tests of the command line name as `tests.cli.tiny:...`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.sum() > 0:  # a branch on data
+            return y
+        return -y
+
+
+class OwnLoss(nn.Module):
+    """Returns a dict with its own loss, as transformers' models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 11))
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.layers(self.embed(ids))
+        return {"loss": nn.functional.cross_entropy(logits, ids), "logits": logits}
+
+
+def mlp() -> tuple[nn.Module, tuple[Any, ...]]:
+    layers = [layer for _ in range(4) for layer in (nn.Linear(8, 8), nn.Tanh())]
+    return nn.Sequential(*layers), (torch.randn(2, 8),)
+
+
+def without_example() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+
+def own_loss() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    return OwnLoss(), (), {"ids": torch.tensor([0, 10])}
+
+
+def untraceable() -> tuple[nn.Module, tuple[Any, ...]]:
+    return Untraceable(), (torch.randn(2, 8),)
