@@ -103,7 +103,7 @@ def _type(scan: Scanner) -> Type:
     name = scan.need(r"\w+", "a type")
     if scan.take("["):
         dims = _split(scan.until("]"))
-        return TensorType(tuple(map(_dim, dims)), long_dtype(name))
+        return TensorType(tuple(_dim(scan, dim) for dim in dims), long_dtype(name))
     scan.expect("(")
     expression, hint = scan.until(")").rsplit("=", 1)
     value = {"True": True, "False": False}.get(hint)
@@ -123,9 +123,11 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _dim(text: str) -> Dim:
+def _dim(scan: Scanner, text: str) -> Dim:
     expression, equals, hint = text.rpartition("=")
-    return SymbolicDim(expression, int(hint)) if equals else int(text)
+    if not hint.strip().isdigit():
+        raise scan.error(f"{text!r} is not a dimension: write 8, or s0=8")
+    return SymbolicDim(expression, int(hint)) if equals else int(hint)
 
 
 def _value(scan: Scanner) -> Value:

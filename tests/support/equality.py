@@ -53,7 +53,9 @@ def cut(value: Any, n: int) -> list[Any]:
 
 
 def rows_of(value: Any) -> int:
-    return max(x.shape[0] for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor) and x.ndim)
+    return max(
+        x.shape[0] for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor) and x.ndim
+    )
 
 
 def optimizer_of(parameters: Iterator[nn.Parameter], name: str = "sgd") -> torch.optim.Optimizer:
@@ -81,7 +83,9 @@ def train_unsplit(case: Case, n_microbatches: int, steps: int, optimizer: str = 
                 loss.backward()
             total += loss.item()
         losses.append(total)
-        gradients = {k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()}
+        gradients = {
+            k: None if p.grad is None else p.grad.clone() for k, p in model.named_parameters()
+        }
         stepper.step()
     return Trained(losses, gradients, dict(model.state_dict()))
 
@@ -101,7 +105,9 @@ def train_pipeline(case: Case, pipe: Any, steps: int, optimizer: str = "sgd") ->
     for _ in range(steps):
         stepper.zero_grad()
         losses.append(float(pipe.train_step(*case.args, **extra, **case.kwargs)))
-        gradients = {k: None if p.grad is None else p.grad.clone() for k, p in pipe.named_parameters()}
+        gradients = {
+            k: None if p.grad is None else p.grad.clone() for k, p in pipe.named_parameters()
+        }
         stepper.step()
     return Trained(losses, gradients, pipe.state_dict())
 
