@@ -15,10 +15,10 @@ from torch import nn
 from stagecut.codegen.folder import read_folder, stage_tensors
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
-from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
+from stagecut.ir.errors import ArgumentError, PlanError, StagecutError, UnsupportedError
 from stagecut.ir.plan import load_plan
 from stagecut.ir.program import PipelineProgram
-from stagecut.ir.schedule import ActionList
+from stagecut.ir.schedule import ActionList, Compute, Phase
 from stagecut.plan import Plan
 from stagecut.prediction import actions_of, program_of
 from stagecut.runtime.agreement import agree, share
@@ -205,7 +205,9 @@ class Pipeline:
         key = schedule, n_microbatches
         if key not in self._actions:
             edges = self.program.edges
-            self._actions[key] = actions_of(self.plan, edges, n_microbatches, schedule)
+            actions = actions_of(self.plan, edges, n_microbatches, schedule)
+            _refuse_split_backward(actions)
+            self._actions[key] = actions
         return self._actions[key]
 
     def _loss(self, leaves: Sequence[Any], target: Any) -> torch.Tensor:
@@ -242,6 +244,16 @@ def connect(
         n_microbatches or data.n_microbatches,
         schedule or data.schedule,
     )
+
+
+def _refuse_split_backward(actions: ActionList) -> None:
+    halves = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    if any(isinstance(a, Compute) and a.phase in halves for row in actions.devices for a in row):
+        raise UnsupportedError(
+            f"schedule {actions.schedule.name} splits the backward, which the runtime cannot yet; "
+            "it can be planned and simulated. Run 1f1b, gpipe or interleaved: "
+            "pipeline(..., schedule='1f1b')"
+        )
 
 
 def _several_ranks() -> bool:

@@ -34,15 +34,21 @@ finite = st.floats(allow_nan=False)
 sizes = st.integers(0, 2**40)
 dims = st.one_of(
     st.integers(0, 64),
-    st.builds(SymbolicDim, st.sampled_from(["s0", "4*s0", "Max(1, s0)", "(s0 + 1)//2"]), st.integers(0, 99)),
-)  # fmt: skip
+    st.builds(
+        SymbolicDim,
+        st.sampled_from(["s0", "4*s0", "Max(1, s0)", "(s0 + 1)//2"]),
+        st.integers(0, 99),
+    ),
+)
 dtypes = st.sampled_from(["float32", "bfloat16", "int64", "bool", "complex64", "float8_e4m3fn"])
 tensors = st.builds(TensorType, st.lists(dims, max_size=3).map(tuple), dtypes)
 scalars = st.one_of(
-    st.builds(ScalarType, st.just("int"), st.sampled_from(["s0", "s0*s1", "3"]), st.integers(-9, 9)),
+    st.builds(
+        ScalarType, st.just("int"), st.sampled_from(["s0", "s0*s1", "3"]), st.integers(-9, 9)
+    ),
     st.builds(ScalarType, st.just("float"), st.just("ToFloat(s0)"), finite),
     st.builds(ScalarType, st.just("bool"), st.just("s0 > 1"), st.booleans()),
-)  # fmt: skip
+)
 literals = st.one_of(
     st.none(),
     st.booleans(),
@@ -65,10 +71,15 @@ saves = st.builds(
     Saved, st.sampled_from(["argument", "result", "internal"]), st.integers(0, 9), sizes
 )
 costs = st.builds(
-    Cost, works, works, works, st.lists(saves, max_size=2).map(tuple),
-    st.lists(st.integers(-1, 9), max_size=2).map(tuple), sizes,
+    Cost,
+    works,
+    works,
+    works,
+    st.lists(saves, max_size=2).map(tuple),
+    st.lists(st.integers(-1, 9), max_size=2).map(tuple),
+    sizes,
     st.sampled_from(["analytic", "measured", "given"]),
-)  # fmt: skip
+)
 
 
 def arguments(values: list[str], weights: list[str]) -> st.SearchStrategy[Arg]:
@@ -83,9 +94,11 @@ def graphs(draw: st.DrawFn) -> Graph:
     """A valid graph: unique names, values read after they are made."""
     fresh = draw(st.lists(names, min_size=12, max_size=12, unique=True))
     inputs = [
-        Input(draw(texts), Value(fresh.pop(), draw(tensors), False), draw(st.sampled_from([0, None])))
+        Input(
+            draw(texts), Value(fresh.pop(), draw(tensors), False), draw(st.sampled_from([0, None]))
+        )
         for _ in range(draw(st.integers(1, 2)))
-    ]  # fmt: skip
+    ]
     inputs += [
         Input(draw(texts), None, None, draw(literals)) for _ in range(draw(st.integers(0, 1)))
     ]
@@ -95,11 +108,18 @@ def graphs(draw: st.DrawFn) -> Graph:
     ops = [_op(draw, fresh, values, labels) for _ in range(draw(st.integers(0, 3)))]
     outputs = draw(st.lists(arguments(values, labels), max_size=3))
     return Graph(
-        "Model", tuple(inputs), tuple(weights), tuple(ops), tuple(outputs), draw(texts),
-        draw(texts), tuple(draw(st.lists(names, max_size=2))),
+        "Model",
+        tuple(inputs),
+        tuple(weights),
+        tuple(ops),
+        tuple(outputs),
+        draw(texts),
+        draw(texts),
+        tuple(draw(st.lists(names, max_size=2))),
         (Range("s0", draw(st.integers(0, 4)), draw(st.none() | st.integers(5, 9))),),
-        draw(st.booleans()), tuple(draw(st.lists(texts, max_size=2))),
-    )  # fmt: skip
+        draw(st.booleans()),
+        tuple(draw(st.lists(texts, max_size=2))),
+    )
 
 
 def _weight(draw: st.DrawFn, name: str) -> Weight:
@@ -125,6 +145,15 @@ def _op(draw: st.DrawFn, fresh: list[str], values: list[str], weights: list[str]
     target = draw(st.sampled_from(["aten.linear.default", "operator.mul", "module:layers.0.block"]))
     sequence = len(results) > 1 or draw(st.booleans())
     return Op(
-        name, target, args, kwargs, results, sequence, draw(texts), draw(texts), context, effects,
+        name,
+        target,
+        args,
+        kwargs,
+        results,
+        sequence,
+        draw(texts),
+        draw(texts),
+        context,
+        effects,
         draw(st.none() | costs),
-    )  # fmt: skip
+    )
