@@ -7,6 +7,7 @@ from stagecut.partitioner.schedules.checker import check
 from stagecut.partitioner.schedules.communication import expand
 from stagecut.partitioner.schedules.flight import in_flight
 from stagecut.partitioner.schedules.folded import folded
+from stagecut.partitioner.schedules.forward_only import forward_on
 from stagecut.partitioner.schedules.simulator import simulate
 from stagecut.partitioner.schedules.text import (
     load_schedule,
@@ -20,6 +21,7 @@ __all__ = [
     "check",
     "expand",
     "folded",
+    "forward_on",
     "in_flight",
     "load_schedule",
     "make_schedule",

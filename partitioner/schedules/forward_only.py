@@ -19,7 +19,15 @@ from stagecut.partitioner.schedules.computes import forward
 
 def forward_only(k: int, d: int, m: int) -> Schedule:
     """No backward at all; k may be any number of stages >= d."""
+    return forward_on(tuple(s % d for s in range(k)), m)
+
+
+def forward_on(device_of_stage: tuple[int, ...], m: int) -> Schedule:
+    """Forward only, on stages that stand where another schedule put them."""
     devices = tuple(
-        tuple(forward(s, i) for s in range(device, k, d) for i in range(m)) for device in range(d)
+        tuple(
+            forward(s, i) for s, owner in enumerate(device_of_stage) if owner == d for i in range(m)
+        )
+        for d in range(max(device_of_stage) + 1)
     )
-    return Schedule("forward", tuple(s % d for s in range(k)), m, devices)
+    return Schedule("forward", device_of_stage, m, devices)

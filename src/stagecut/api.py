@@ -212,7 +212,7 @@ def _microbatches(given: int | None, n_gpus: int) -> int:
 
 def _stage_counts(schedule: str, n_gpus: int) -> tuple[int, int]:
     """Stages and devices: schedules that fold or interleave give a device two stages."""
-    doubled = schedule in ("interleaved", "zbv", "dualpipev")
+    doubled = schedule in ("interleaved", "zb_v", "dualpipe_v")
     return (2 * n_gpus if doubled else n_gpus), n_gpus
 
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagecut.codegen import generate
+from stagecut.ir.errors import ArgumentError
 from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.program import PipelineProgram
-from stagecut.ir.schedule import ActionList, StageEdge
+from stagecut.ir.schedule import ActionList, Schedule, StageEdge
 from stagecut.ir.timeline import EdgeCost, StepCosts, Timeline
-from stagecut.partitioner.schedules import check, expand, make_schedule, simulate
+from stagecut.partitioner.schedules import (
+    check,
+    expand,
+    forward_on,
+    make_schedule,
+    simulate,
+)
 
 
 def program_of(plan: Plan) -> PipelineProgram:
@@ -23,13 +30,25 @@ def actions_of(
     """The checked actions of a step of `n_microbatches`.
 
     Raises:
+        ArgumentError: the schedule puts the stages elsewhere than the plan.
         ScheduleError: the schedule is wrong for this plan.
     """
-    n_devices = max(plan.device_of_stage) + 1
-    made = make_schedule(schedule or plan.schedule, plan.n_stages, n_devices, n_microbatches)
-    actions = expand(made, edges)
+    actions = expand(_timetable(plan, schedule or plan.schedule, n_microbatches), edges)
     check(actions)
     return actions
+
+
+def _timetable(plan: Plan, name: str, n_microbatches: int) -> Schedule:
+    if name == "forward":
+        return forward_on(plan.device_of_stage, n_microbatches)
+    n_devices = max(plan.device_of_stage) + 1
+    made = make_schedule(name, plan.n_stages, n_devices, n_microbatches)
+    if made.device_of_stage != plan.device_of_stage:
+        raise ArgumentError(
+            f"schedule {name} puts the stages on devices {made.device_of_stage}, the plan on "
+            f"{plan.device_of_stage}; plan again with partition(..., schedule={name!r})"
+        )
+    return made
 
 
 def predict(plan: Plan) -> Timeline:
