@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from stagecut.ir.errors import ScheduleError
 
@@ -26,8 +27,8 @@ class Phase(StrEnum):
     __hash__ = str.__hash__
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Compute:
+# Named tuples: large schedules make, hash and compare computes and messages by the million.
+class Compute(NamedTuple):
     """One stage's work on one micro-batch."""
 
     stage: int
@@ -38,8 +39,7 @@ class Compute:
         return f"{self.stage}{self.phase.value}{self.microbatch}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Message:
+class Message(NamedTuple):
     """Everything that one stage sends another for one micro-batch in one direction."""
 
     source: int
