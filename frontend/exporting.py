@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from stagecut.frontend.example import Example
+from stagecut.frontend.hints import SpeedHints
 from stagecut.frontend.sources import is_users, short_path
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
@@ -29,7 +30,7 @@ def export(model: nn.Module, example: Example) -> torch.export.ExportedProgram:
         if batched:
             shapes[leaf] = {0: torch.export.Dim.AUTO}
     try:
-        with _quiet():
+        with _quiet(), SpeedHints():
             return torch.export.export(
                 model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )

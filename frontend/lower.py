@@ -10,6 +10,7 @@ import keyword
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ _CHECKS = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
+# What libraries call only while they are traced, and the op that the same line calls otherwise.
+_EAGER = MappingProxyType({"transformers.grouped_mm_fallback.default": "aten._grouped_mm.default"})
 # Names that generated code uses itself.
 _RESERVED = frozenset({"self", "torch", "nn", "F", "aten", "math", "operator", "device", "len"})
 _REGIONS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
@@ -172,7 +175,7 @@ class Lowering:
 def target_name(target: Any) -> str:
     """A call's target, qualified: `aten.linear.default`, `operator.mul`."""
     if isinstance(target, torch._ops.OpOverload):
-        return str(target)
+        return _EAGER.get(str(target), str(target))
     module = str(getattr(target, "__module__", "")).removeprefix("_")
     return f"{module}.{getattr(target, '__name__', target)}"
 

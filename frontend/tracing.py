@@ -14,7 +14,8 @@ from stagecut.frontend import symbols
 from stagecut.frontend.example import Example, prepare
 from stagecut.frontend.exporting import export
 from stagecut.frontend.lower import Lowering, weight_arguments
-from stagecut.frontend.rehint import rehint
+from stagecut.frontend.retype import rehint, renamed
+from stagecut.frontend.splitting import whole_inputs
 from stagecut.frontend.trees import dump_tree, flatten, leaf_paths
 from stagecut.frontend.weights import WeightTable, weight_table
 from stagecut.ir.errors import TraceError
@@ -55,7 +56,7 @@ def trace(
         graph = _graph(model, program, example, table, training)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph))
-    return Traced(verify(graph), constants)
+    return Traced(verify(renamed(whole_inputs(graph, split or {}))), constants)
 
 
 @contextlib.contextmanager

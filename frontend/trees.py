@@ -7,6 +7,8 @@ purpose but does not call public; `tests/frontend/test_trees.py` notices when it
 from __future__ import annotations
 
 import json
+import sys
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,13 +46,34 @@ def _path(path: tuple[Any, ...]) -> str:
 
 
 def dump_tree(tree: Tree) -> str:
-    """The tree as JSON text.
+    """The tree as JSON text: null for a leaf, else a container and its children.
 
     Raises:
         TraceError: a container's class is not registered under a name.
     """
+    return json.dumps(_dumped(tree), separators=(",", ":"))
+
+
+def load_tree(text: str) -> Tree:
+    """The tree that `dump_tree` wrote.
+
+    A named tuple gets its own class where that is imported already, else one of the same name and
+    fields: reading a tree imports nothing.
+    """
+    return _loaded(json.loads(text))
+
+
+def _dumped(tree: Tree) -> Any:
+    if tree.is_leaf():
+        return None
+    children = [_dumped(child) for child in tree.children()]
+    if tree.type is namedtuple:
+        made = tree.context
+        return {"tuple": [made.__module__, made.__qualname__, *made._fields], "of": children}
+    # Torch's own form of this container alone, leaves in place of its children.
+    alone = pytree.TreeSpec(tree.type, tree.context, [pytree.treespec_leaf()] * len(children))
     try:
-        return json.dumps(json.loads(pytree.treespec_dumps(tree)), separators=(",", ":"))
+        return {"node": json.loads(pytree.treespec_dumps(alone)), "of": children}
     except NotImplementedError as error:
         raise TraceError(
             f"the model's inputs or outputs hold a container that cannot be written down: {error}; "
@@ -58,9 +81,23 @@ def dump_tree(tree: Tree) -> str:
         ) from error
 
 
-def load_tree(text: str) -> Tree:
-    """The tree that `dump_tree` wrote."""
-    return pytree.treespec_loads(text)
+def _loaded(data: Any) -> Tree:
+    if data is None:
+        return pytree.treespec_leaf()
+    children = [_loaded(child) for child in data["of"]]
+    if "tuple" in data:
+        return pytree.TreeSpec(namedtuple, _named_tuple(*data["tuple"]), children)
+    alone = pytree.treespec_loads(json.dumps(data["node"]))
+    return pytree.TreeSpec(alone.type, alone.context, children)
+
+
+def _named_tuple(module: str, name: str, *fields: str) -> type:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and getattr(found, "_fields", None) == fields:
+        return found
+    return namedtuple(name.rpartition(".")[2], fields)  # type: ignore[misc]
 
 
 def keyword_leaves(tree: Tree, paths: Sequence[str], kwargs: Mapping[str, Any]) -> list[Any]:
