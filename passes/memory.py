@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagecut.ir.device import Cluster
-from stagecut.ir.graph import Graph, op_refs
-from stagecut.ir.plan import StageMemory, StageReport, Transfer
+from stagecut.ir.graph import Graph
+from stagecut.ir.plan import StageMemory, StageReport
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Evaluation
 from stagecut.passes.groups import Clustering
+from stagecut.passes.held import Held, weights_of_stage
+from stagecut.passes.liveness import Profile, stage_profile
 from stagecut.passes.modules import module_names
 from stagecut.passes.problem import stages_of_ops
-from stagecut.passes.propagate import owned_weights
-from stagecut.passes.states import weight_bytes
 from stagecut.passes.transfers import transfers
 
 
@@ -27,11 +27,13 @@ def describe_stages(
     device_of_stage: Sequence[int],
     optimizer: str,
     training: bool,
+    n_microbatches: int | None = None,
 ) -> tuple[StageReport, ...]:
     """One report a stage; seconds and bytes are of one micro-batch.
 
     `stage` (shape [clusters]) has the stage of each cluster, `device_of_stage` (shape [k]) the
-    rank that owns each stage.
+    rank that owns each stage. Without `n_microbatches` there are taken to be more than any stage
+    has in flight.
     """
     stages = stages_of_ops(graph, clustering, stage)
     moved = transfers(graph, stages, training)
@@ -40,14 +42,17 @@ def describe_stages(
     for index in range(problem.n_stages):
         ops = [op for op, where in zip(graph.ops, stages, strict=True) if index in where]
         costs = [op.cost for op in ops if op.cost is not None]
-        sends = tuple(t for t in moved if t.source == index)
-        receives = tuple(t for t in moved if t.destination == index)
-        rank = device_of_stage[index]
+        device = cluster.devices[device_of_stage[index]]
+        held = Held.of(weights_of_stage(graph, stages, index), optimizer, training, device.kind)
+        in_flight = int(problem.in_flight[index])
+        refills = n_microbatches is None or n_microbatches > in_flight
+        limit = float(problem.memory_limit_bytes[index])
+        profile = stage_profile(graph, stages, index)
         reports.append(
             StageReport(
                 index=index,
-                device=cluster.devices[rank].name,
-                rank=rank,
+                device=device.name,
+                rank=device_of_stage[index],
                 modules=tuple(module_names(scopes, stages, index)),
                 ops=tuple(op.name for op in ops),
                 forward_seconds=float(evaluation.forward_seconds[index]),
@@ -57,47 +62,49 @@ def describe_stages(
                 sync_seconds=float(evaluation.sync_seconds[index]),
                 flops_forward=sum(cost.forward.flops for cost in costs),
                 flops_backward=sum(cost.backward.flops for cost in costs),
-                memory=_memory(
-                    graph, problem, evaluation, index, stages, (*sends, *receives), optimizer,
-                    training,
-                ),
-                sends=sends,
-                receives=receives,
+                memory=stage_memory(held, profile, in_flight, refills, training, limit),
+                sends=tuple(t for t in moved if t.source == index),
+                receives=tuple(t for t in moved if t.destination == index),
             )
-        )  # fmt: skip
+        )
     return tuple(reports)
 
 
-def _memory(
-    graph: Graph, problem: Problem, evaluation: Evaluation, index: int,
-    stages: Sequence[Sequence[int]], moved: Sequence[Transfer], optimizer: str, training: bool,
-) -> StageMemory:  # fmt: skip
-    held = [
-        weight_bytes(weight, optimizer, training)
-        for weight in graph.weights
-        if weight.name in _weights_of_stage(graph, stages, index)
-    ]
-    weights, gradients, state = (sum(column) for column in zip((0, 0, 0), *held, strict=True))
+def stage_memory(
+    held: Held, profile: Profile, in_flight: int, refills: bool, training: bool, limit: float
+) -> StageMemory:
+    """A stage's peak in a step, term by term as they are at that moment.
+
+    `refills` says whether a micro-batch's forward follows a backward, as in 1F1B: then later
+    backwards too begin with `in_flight` micro-batches held. Moments that may be the peak:
+
+        a forward         before any gradient exists, and among later ones
+        the first backward, in which the weights' gradients come into being
+        a later backward, with all of them there
+        the optimizer's step, with nothing in flight
+    """
+    gradients, kept = held.gradients, profile.kept
+    later = in_flight if refills else in_flight - 1
+    moments = [(0, in_flight - 1, profile.forward_peak)]
+    if training:
+        moments += [
+            (profile.first_backward_gradients, in_flight,
+             profile.first_backward_peak - profile.first_backward_gradients),
+            (gradients, 0, held.step_workspace),
+        ]  # fmt: skip
+    if training and later > 0:
+        moments.append((gradients, later, profile.later_backward_peak))
+    if training and refills:
+        moments.append((gradients, in_flight - 1, profile.forward_peak))
+    present, flying, transient = max(moments, key=lambda m: m[0] + m[1] * kept + m[2])
+    boundary = min(profile.boundary, transient) if flying else 0
     return StageMemory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=state,
-        saved_per_microbatch=float(evaluation.saved_bytes[index]),
-        in_flight=int(problem.in_flight[index]),
-        boundary=sum(t.n_bytes + t.gradient_bytes for t in moved),
-        workspace=float(evaluation.workspace_bytes[index]),
-        limit=float(problem.memory_limit_bytes[index]),
+        weights=held.weights,
+        gradients=present,
+        optimizer=held.optimizer,
+        saved_per_microbatch=kept,
+        in_flight=flying,
+        boundary=boundary,
+        workspace=transient - boundary,
+        limit=limit,
     )
-
-
-def _weights_of_stage(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> frozenset[str]:
-    here = (op for op, where in zip(graph.ops, stages, strict=True) if index in where)
-    named = {
-        name
-        for op in here
-        for name in (
-            *(ref.name for ref in op_refs(op)),
-            *(weight.name for _, weight in owned_weights(op, graph.weights)),
-        )
-    }
-    return frozenset(named & {weight.name for weight in graph.weights})

@@ -18,6 +18,7 @@ from stagecut.passes.groups import (
     dependencies,
     last_output_op,
 )
+from stagecut.passes.held import trained
 from stagecut.passes.pins import pins_of_clusters, pins_of_ops
 from stagecut.passes.propagate import owned_weights
 from stagecut.passes.replicated import replicated_ops
@@ -159,7 +160,7 @@ class _Builder:
             for name in names & readers.keys():
                 readers[name].append(index)
         found = []
-        for weight in self.graph.weights:
+        for weight in trained(self.graph):
             held = weight_bytes(weight, optimizer, self.training)
             members = self.of(readers[weight.name])
             if members:
@@ -179,11 +180,14 @@ class _Builder:
         return np.asarray(rows, dtype=np.float64).reshape(len(graphs), -1)
 
     def workspace(self) -> FloatArray:
-        peaks = [
-            max(float(self.graph.ops[op].cost.workspace_bytes) for op in ops)  # type: ignore[union-attr]
-            for ops in self.clustering.ops_of_cluster
-        ]
-        return _floats(peaks)
+        clusters = self.clustering.ops_of_cluster
+        return _floats([max(map(self._transient, ops)) for ops in clusters])
+
+    def _transient(self, op: int) -> float:
+        """An op's temporaries, and the gradients of its results while they are alive."""
+        found = self.graph.ops[op]
+        gradients = sum(_gradient_bytes(value, self.training) for value in found.results)
+        return gradients + (found.cost.workspace_bytes if found.cost else 0)
 
     def scope(self, ops: Sequence[int]) -> str:
         """The module of the cluster's longest op."""

@@ -40,9 +40,7 @@ def lstm_workspace_bytes(steps: int, rows: int, inputs: int, hidden: int) -> int
 
 
 def _trains(args: Sequence[Any]) -> bool:
-    """`mkldnn_rnn_layer(input, w0, w1, w2, w3, h, c, reverse, batch_sizes, mode, hidden_size,
-    num_layers, has_biases, bidirectional, batch_first, train)`.
-    """  # fmt: skip
+    """The kernel's last argument, `train`."""
     return bool(args[15])
 
 

@@ -19,18 +19,20 @@ class SavedStorage:
 
 
 def saved_storages(graph: Graph) -> tuple[SavedStorage, ...]:
-    """Every storage that autograd keeps for one micro-batch, weights excluded.
+    """Every storage that autograd keeps for one micro-batch.
 
+    Weights do not count, nor do the model's inputs: the batch is the user's, who keeps it anyway.
     The graph is annotated; views count as the storage they look at.
     """
     roots = storage_roots(graph)
-    weights = {weight.name for weight in graph.weights}
+    outside = {weight.name for weight in graph.weights}
+    outside.update(item.value.name for item in graph.inputs if item.value is not None)
     users: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for index, op in enumerate(graph.ops):
         for label, n_bytes in _kept(op):
             root = roots.get(label, label)
-            if root not in weights:
+            if root not in outside:
                 users.setdefault(root, []).append(index)
                 sizes[root] = max(sizes.get(root, 0), n_bytes)
     return tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from stagecut.ir.errors import ArgumentError
@@ -38,6 +38,18 @@ def weight_bytes(weight: Weight, optimizer: str, training: bool) -> tuple[int, i
 OPTIMIZERS: tuple[str, ...] = (
     "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "none",
 )  # fmt: skip
+
+
+def step_workspace_bytes(weights: Sequence[Weight], optimizer: str, device_kind: str) -> int:
+    """Temporaries of one optimizer step.
+
+    Adam's denominator: on a GPU torch makes those of all weights at once (`foreach`), on the CPU
+    one at a time, with a second temporary beside it. The other optimizers' are not counted.
+    """
+    sizes = [weight.type.hint_bytes for weight in weights if weight.trainable]
+    if optimizer.lower() not in ("adam", "adamw") or not sizes:
+        return 0
+    return sum(sizes) if device_kind == "cuda" else 2 * max(sizes)
 
 
 def _state(optimizer: str) -> Callable[[tuple[int, ...], int], int]:

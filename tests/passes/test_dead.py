@@ -33,6 +33,4 @@ def test_a_random_op_that_is_unread_goes() -> None:
 
 
 def test_results_without_readers_stay_with_their_op() -> None:
-    assert kept(
-        "(%a: f32[1, 3], %b: f32[1, 3]) = aten.split.Tensor(%x, 1)\nreturn (%b)"
-    ) == ["a"]
+    assert kept("(%a: f32[1, 3], %b: f32[1, 3]) = aten.split.Tensor(%x, 1)\nreturn (%b)") == ["a"]

@@ -80,8 +80,8 @@ def test_arrays_of_a_line_of_ops() -> None:
     assert problem.forward_seconds[0].tolist() == [cost.forward.seconds for cost in costs]
     assert problem.backward_seconds[0].tolist() == [cost.backward.seconds for cost in costs]
     saved = {tuple(problem.saved[i].tolist()) for i in range(len(problem.saved))}
-    assert saved == {(0,), (1, 2)}  # x, and relu's result, which both need
-    assert problem.saved_bytes.tolist() == [tensor, tensor]
+    assert saved == {(1, 2)}  # relu's result, which both need; x is the user's
+    assert problem.saved_bytes.tolist() == [tensor]
 
 
 def test_inference_has_no_gradients_state_or_saved_tensors() -> None:
@@ -352,8 +352,7 @@ def programs(draw: st.DrawFn, kinds: tuple[str, ...] = OPS) -> str:
         size, name = names[source], f"t{index}"
         if kind == "write":
             lines.append(
-                f"%{name}: f32[] = aten.add_.Tensor(@n, 1) "
-                '{mutates=["n"], aliases=["n"]}'
+                f'%{name}: f32[] = aten.add_.Tensor(@n, 1) {{mutates=["n"], aliases=["n"]}}'
             )
             continue
         if kind == "half" and size == 64:

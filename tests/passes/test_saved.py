@@ -16,7 +16,7 @@ from tests.support.interpret import weights_of
 
 
 def really_saved(model: nn.Module, *inputs: torch.Tensor) -> int:
-    """Bytes of the distinct storages autograd packs, the model's own left out."""
+    """Bytes of the distinct storages autograd packs; the model's and the inputs left out."""
     packed: dict[int, int] = {}
     alive = []
 
@@ -28,7 +28,7 @@ def really_saved(model: nn.Module, *inputs: torch.Tensor) -> int:
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         model(*inputs)
-    for tensor in weights_of(model).values():
+    for tensor in (*weights_of(model).values(), *inputs):
         packed.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(packed.values())
 

@@ -21,13 +21,17 @@ WARM_UP_STEPS = 1
 
 
 def measured_peaks(
-    plan: Plan, model: nn.Module, inputs: Sequence[torch.Tensor], n_microbatches: int
+    plan: Plan,
+    model: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    n_microbatches: int,
+    schedule: str,
 ) -> list[int]:
     """For each stage, the peak bytes of a step of AdamW in steady state, run by the runtime's own
     stage runner in the schedule's own order, with what it receives made up."""
     program = program_of(plan)
     edges = program.edges
-    actions = actions_of(plan, edges, n_microbatches)
+    actions = actions_of(plan, edges, n_microbatches, schedule)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     runners = stage_runners(program, tensors, range(plan.n_stages))
     batches = split(plan.graph, inputs, None, n_microbatches)

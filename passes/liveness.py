@@ -1,0 +1,306 @@
+"""A stage's memory from op to op, forward and backward, of one micro-batch.
+
+    forward     received ─┐                 backward   returned gradients ─┐
+                          ├─ ops ─> kept               kept ───────────────┼─ ops in reverse
+                results ──┘                            gradients <─────────┘
+
+Between its forward and its backward a micro-batch keeps what autograd saved, what it received and
+what it sent (both are needed to hand gradients over). A storage is freed behind its last use in
+the forward if it is not kept, and behind the backward of the first op that saved it. The user's
+batch belongs to the user and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stagecut.ir.graph import Graph, Op, Ref, Value, op_refs
+from stagecut.ir.types import ScalarType, TensorType
+from stagecut.passes.users import Users
+
+_OUTSIDE = ""
+"""The owner of storages that a stage does not pay for: weights, buffers and model inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Bytes of one micro-batch in one stage; peaks are above what was held when it began."""
+
+    kept: int
+    """From the end of the forward to the end of the backward."""
+    boundary: int
+    """Gradients received and sent."""
+    forward_peak: int
+    first_backward_peak: int
+    """While the weights' gradients come into being; `kept` is held and not counted."""
+    first_backward_gradients: int
+    """Weights' gradients that exist at that peak."""
+    later_backward_peak: int
+    """Where the weights have gradients already; `kept` is held and not counted."""
+
+
+def stage_profile(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> Profile:
+    """The profile of one stage in training; `stages` has for each op the stages that run it."""
+    stage = _Stage.of(graph, stages, index)
+    first, later = _Backward(stage, True), _Backward(stage, False)
+    first.run()
+    later.run()
+    return Profile(
+        kept=sum(stage.kept.values()),
+        boundary=stage.boundary_bytes(),
+        forward_peak=_forward_peak(stage),
+        first_backward_peak=first.peak,
+        first_backward_gradients=first.gradients_at_peak,
+        later_backward_peak=later.peak,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    graph: Graph
+    ops: tuple[Op, ...]
+    values: dict[str, Value]
+    """Every tensor value of the graph."""
+    received: tuple[str, ...]
+    results: tuple[str, ...]
+    """Values that others read, and the model's outputs on the last stage."""
+    roots: dict[str, str]
+    """For each value here, the value that owns its storage here, or _OUTSIDE."""
+    kept: dict[str, int]
+    """Bytes of each storage that lives from the forward to the backward."""
+    savers: dict[str, int]
+    """For each saved storage the first op here that saved it."""
+    losses: frozenset[str]
+    """Outputs that the backward starts from."""
+
+    @staticmethod
+    def of(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> _Stage:
+        ops = tuple(op for op, where in zip(graph.ops, stages, strict=True) if index in where)
+        values = {v.name: v for op in graph.ops for v in op.results if not _is_number(v)}
+        here = {value.name for op in ops for value in op.results}
+        read = {ref.name for op in ops if not _is_size(op) for ref in op_refs(op)}
+        received = tuple(name for name in values if name in read and name not in here)
+        results = _results(graph, stages, index, here, values)
+        roots = _roots(graph, ops, received)
+        sizes, savers = _saved(ops, roots)
+        for name in set(received) & sizes.keys():  # sent without the rest of its storage
+            sizes[name] = values[name].type.hint_bytes  # type: ignore[union-attr]
+        held = [n for n in (*received, *results) if values[n].requires_grad]
+        for name in held:
+            if roots.get(name, name) != _OUTSIDE:
+                sizes.setdefault(roots.get(name, name), values[name].type.hint_bytes)  # type: ignore[union-attr]
+        losses = _losses(graph, results, values)
+        return _Stage(graph, ops, values, received, results, roots, sizes, savers, losses)
+
+    def root(self, name: str) -> str:
+        """The owner of a value's storage in this stage."""
+        return self.roots.get(name, name)
+
+    def n_bytes(self, name: str) -> int:
+        """Bytes of a value that fills a storage."""
+        type_ = self.values[name].type
+        return type_.hint_bytes if isinstance(type_, TensorType) else 0
+
+    def boundary_bytes(self) -> int:
+        """Gradients of one micro-batch that arrive and that are sent back."""
+        outputs = {ref.name for o in self.graph.outputs for ref in _refs(o)}
+        names = [n for n in self.results if n not in outputs or n in self.losses]
+        return sum(
+            self.n_bytes(n) for n in (*self.received, *names) if self.values[n].requires_grad
+        )
+
+
+def _forward_peak(stage: _Stage) -> int:
+    last: dict[str, int] = {}
+    for index, op in enumerate(stage.ops):
+        for name in _tensors(op, stage.values):
+            last[stage.root(name)] = index
+    for name in stage.results:
+        last[stage.root(name)] = len(stage.ops)
+    alive = {stage.root(name): stage.n_bytes(name) for name in stage.received}
+    peak = sum(alive.values())
+    for index, op in enumerate(stage.ops):
+        for value in op.results:
+            if value.name in stage.values and stage.root(value.name) == value.name:
+                alive[value.name] = stage.n_bytes(value.name)
+        for name in _internals(op):
+            alive[name] = stage.kept[name]
+        peak = max(peak, sum(alive.values()) + _forward_workspace(op))
+        dead = [root for root in alive if last.get(root, len(stage.ops)) <= index]
+        for root in dead:
+            if root not in stage.kept:
+                del alive[root]
+    return peak
+
+
+def _forward_workspace(op: Op) -> int:
+    """An op's temporaries forward: where it has a backward, those are the backward's."""
+    return op.cost.workspace_bytes if op.cost and not op.cost.backward.kernels else 0
+
+
+@dataclass(slots=True)
+class _Backward:
+    """One backward: which gradients are alive, and how much of what was kept is free again."""
+
+    stage: _Stage
+    first: bool
+    storages: dict[int, int] = field(default_factory=dict)
+    """Bytes of each gradient's storage, by number."""
+    gradients: dict[str, int] = field(default_factory=dict)
+    """For each value that has a gradient, its storage."""
+    permanent: set[int] = field(default_factory=set)
+    """Storages that stay until the end: gradients received, and those to be sent back."""
+    freed: int = 0
+    weights: int = 0
+    """Bytes of the weights' gradients so far."""
+    peak: int = 0
+    gradients_at_peak: int = 0
+
+    def run(self) -> None:
+        """Goes through the stage's ops in reverse."""
+        for name in self.stage.results:
+            wanted = name in self.stage.losses or not self._is_output(name)
+            if wanted and self.stage.values[name].requires_grad:
+                self.permanent.add(self._new(name))
+        self._measure(0)
+        for index in reversed(range(len(self.stage.ops))):
+            op = self.stage.ops[index]
+            if any(value.name in self.gradients for value in op.results):
+                self._op(op)
+            self._free(op, index)
+
+    def _op(self, op: Op) -> None:
+        cost = op.cost
+        self._measure(cost.workspace_bytes if cost else 0)
+        source = next(self.gradients[v.name] for v in op.results if v.name in self.gradients)
+        passes_on = cost is not None and cost.backward.kernels == 0
+        for name in dict.fromkeys(_tensors(op, self.stage.values, results=False)):
+            if self.stage.values[name].requires_grad:
+                self._give(name, source if passes_on else None)
+        if self.first:
+            self.weights += _weight_gradients(op, self.stage.graph)
+        for value in op.results:
+            self.gradients.pop(value.name, None)
+        used = {*self.gradients.values(), *self.permanent}
+        self.storages = {s: n for s, n in self.storages.items() if s in used}
+        self._measure(0)
+
+    def _give(self, name: str, storage: int | None) -> None:
+        """A gradient for a value: a storage of its own, or the one that is passed on."""
+        if name in self.gradients:
+            return  # summed in place
+        if storage is None:
+            storage = self._new(name)
+        self.gradients[name] = storage
+        if name in self.stage.received:
+            self.permanent.add(storage)
+
+    def _new(self, name: str) -> int:
+        number = max(self.storages, default=0) + 1
+        self.storages[number] = self.stage.n_bytes(name)
+        self.gradients[name] = number
+        return number
+
+    def _free(self, op: Op, index: int) -> None:
+        held = {self.stage.root(n) for n in (*self.stage.received, *self.stage.results)}
+        for root, saver in self.stage.savers.items():
+            if saver == index and root not in held:
+                self.freed += self.stage.kept[root]
+
+    def _is_output(self, name: str) -> bool:
+        return any(ref.name == name for o in self.stage.graph.outputs for ref in _refs(o))
+
+    def _measure(self, workspace: int) -> None:
+        alive = sum(self.storages.values()) + self.weights - self.freed + workspace
+        if alive > self.peak:
+            self.peak, self.gradients_at_peak = alive, self.weights
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value.type, ScalarType)
+
+
+def _is_size(op: Op) -> bool:
+    return bool(op.results) and all(map(_is_number, op.results))
+
+
+def _refs(arg: object) -> list[Ref]:
+    if isinstance(arg, Ref):
+        return [arg]
+    return [ref for item in arg for ref in _refs(item)] if isinstance(arg, tuple) else []
+
+
+def _tensors(op: Op, values: dict[str, Value], results: bool = True) -> list[str]:
+    """The tensor values an op reads, and makes."""
+    if _is_size(op):
+        return []
+    read = [ref.name for ref in op_refs(op) if ref.name in values]
+    return read + [v.name for v in op.results if results and v.name in values]
+
+
+def _results(
+    graph: Graph, stages: Sequence[Sequence[int]], index: int, here: set[str],
+    values: dict[str, Value],
+) -> tuple[str, ...]:  # fmt: skip
+    users = Users.of(graph)
+    last = max((stage for where in stages for stage in where), default=0)
+
+    def elsewhere(name: str) -> bool:
+        made = stages[users.producer[name]]
+        readers = {s for r in users.readers.get(name, ()) for s in stages[r]}
+        return len(made) == 1 and (
+            bool(readers - {index}) or (name in users.outputs and index <= last)
+        )
+
+    return tuple(name for name in values if name in here and elsewhere(name))
+
+
+def _losses(graph: Graph, results: Sequence[str], values: dict[str, Value]) -> frozenset[str]:
+    """The scalar outputs where there are any: the model's own loss; else every output."""
+    outputs = {ref.name for o in graph.outputs for ref in _refs(o)}
+    mine = [n for n in results if n in outputs and values[n].requires_grad]
+    scalars = [n for n in mine if values[n].type.hint_shape == ()]  # type: ignore[union-attr]
+    return frozenset(scalars or mine)
+
+
+def _roots(graph: Graph, ops: Sequence[Op], received: Sequence[str]) -> dict[str, str]:
+    outside = {weight.name for weight in graph.weights}
+    outside.update(item.value.name for item in graph.inputs if item.value is not None)
+    roots = dict.fromkeys(outside, _OUTSIDE) | {name: name for name in received}
+    for op in ops:
+        given = list(op_refs(op))
+        for value, share in zip(op.results, op.cost.shares if op.cost else (), strict=False):
+            roots[value.name] = roots[given[share].name] if share >= 0 else value.name
+    return roots
+
+
+def _saved(ops: Sequence[Op], roots: dict[str, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of each saved storage, and the first op that saved it."""
+    sizes: dict[str, int] = {}
+    savers: dict[str, int] = {}
+    for index, op in enumerate(ops):
+        given = list(op_refs(op))
+        for saved in op.cost.saved if op.cost else ():
+            if saved.kind == "internal":
+                root = f"{op.name}#{saved.index}"
+            elif saved.kind == "argument":
+                root = roots[given[saved.index].name]
+            else:
+                root = roots[op.results[saved.index].name]
+            if root != _OUTSIDE:
+                sizes[root] = max(sizes.get(root, 0), saved.n_bytes)
+                savers.setdefault(root, index)
+    return sizes, savers
+
+
+def _internals(op: Op) -> list[str]:
+    saved = op.cost.saved if op.cost else ()
+    return [f"{op.name}#{s.index}" for s in saved if s.kind == "internal"]
+
+
+def _weight_gradients(op: Op, graph: Graph) -> int:
+    names = {ref.name for ref in op_refs(op)}
+    if op.cost is None or not op.cost.backward_weight.kernels:
+        return 0
+    return sum(w.type.hint_bytes for w in graph.weights if w.trainable and w.name in names)
