@@ -1,6 +1,6 @@
 """What no assignment can beat: the binned minimum-cut bound. The proof is in docs/lower-bound.md.
 
-Legend:  k stages, n clusters, B bins; prefix I_s: what is in the first s stages; w work; W = w(all);
+Legend:  k stages, n clusters, B bins; prefix: what is in the first s stages; w work, W all of it;
 A[v], D[v] work up to and from v; g a level: stage work surely above it.
 
 Every boundary between stages is a prefix, and its work falls into one of B bins. A stage between
@@ -39,7 +39,8 @@ _FIRST_BINS = 96
 _SPLIT_ALL = 150
 """While no more bins than this survive, all are split; then those nearest the bound."""
 _NEAR = 0.3
-_MOST_BINS = 1200
+_MOST_BINS = 900
+"""Bins ever computed: the budget."""
 _NARROWEST = 1e-5
 _GAIN = 1e-5
 _PATIENCE = 3
@@ -89,6 +90,7 @@ class _Bins:
     def __init__(self, relaxed: Relaxed, gap: float) -> None:
         self.relaxed = relaxed
         self.goal = 1 / (1 + gap)
+        self._known: dict[tuple[int, int, bytes], float] = {}
         self.before, self.after = closure_weights(relaxed.edges, relaxed.work)
         self.total = float(relaxed.work.sum())
         self.slack = 1e-9 * self.total
@@ -100,7 +102,7 @@ class _Bins:
 
     def refined(self, out_of_time: Callable[[], bool]) -> Bound:
         """Splits and solves again until the goal is met or nothing is gained."""
-        best, stalled = 0.0, 0
+        best, stalled, spent = 0.0, 0, len(self.lo)
         through = self._through()
         while True:
             reached = float(through[0].min(initial=np.inf))
@@ -112,7 +114,8 @@ class _Bins:
             split = alive & (self.hi - self.lo > _NARROWEST)
             if np.count_nonzero(split) > _SPLIT_ALL:
                 split &= through.min(axis=0) < best + _NEAR * (1 - best)
-            if not split.any() or np.count_nonzero(alive) + np.count_nonzero(split) > _MOST_BINS:
+            spent += 2 * int(np.count_nonzero(split))
+            if not split.any() or spent > _MOST_BINS:
                 break
             self._split(alive, split)
             through = self._through()
@@ -129,7 +132,8 @@ class _Bins:
             front.append(np.maximum(front[-1][:, None], cost).min(axis=0, initial=np.inf))
             cost = slowdown[k - 1 - stage] * gap + transfers
             back.append(np.maximum(cost, back[-1]).min(axis=1, initial=np.inf))
-        return np.maximum(np.stack(front), np.stack(back[::-1]))
+        through: FloatArray = np.maximum(np.stack(front), np.stack(back[::-1]))
+        return through
 
     def _between(self) -> tuple[FloatArray, FloatArray]:
         """Shape [B, B] each: least work, and least transfers, of a stage from bin i to bin j."""
@@ -192,9 +196,8 @@ class _Bins:
 
         It only grows with the level, so levels between two equal ones need no cut of their own.
         """
-        cost = self.relaxed.cost
         least = np.empty(len(self.levels) + 1)
-        least[-1] = least_crossing(place, pairs, cost)
+        least[-1] = self._least(place, pairs, np.ones(len(pairs), dtype=bool))
 
         def fill(first: int, last: int) -> None:
             """Fills the levels strictly between two known ones."""
@@ -205,13 +208,26 @@ class _Bins:
                 return
             middle = (first + last) // 2
             counted = certain_above <= self.levels[middle]
-            least[middle] = least_crossing(place, pairs.chosen(counted), cost)
+            least[middle] = self._least(place, pairs, counted)
             fill(first, middle)
             fill(middle, last)
 
-        least[0] = least_crossing(place, pairs.chosen(certain_above <= self.levels[0]), cost)
+        least[0] = self._least(place, pairs, certain_above <= self.levels[0])
         fill(0, len(self.levels))
         return least
+
+    def _least(self, place: Bin, pairs: Pairs, counted: BoolArray) -> float:
+        """The least crossing, remembered: neighbouring narrow bins often have the same prefixes.
+
+        What must be in grows with lo and what may be in with hi, so their sizes identify them.
+        """
+        chosen = pairs.chosen(counted)
+        inside, outside = int(place.inside.sum()), int(place.outside.sum())
+        drawn = np.stack([chosen.item, chosen.first, chosen.second]).tobytes()
+        key = (inside, outside, drawn)
+        if key not in self._known:
+            self._known[key] = least_crossing(place, chosen, self.relaxed.cost)
+        return self._known[key]
 
     def _bound(self, best: float, through: FloatArray) -> Bound:
         """The bound with the window of stages left to each cluster by the surviving bins."""

@@ -1,6 +1,6 @@
 """The cheapest prefix of the graph among those of about one weight: small minimum cuts.
 
-Legend:  A[v], D[v] work up to and from v (closures.py); W all work; [lo, hi] a bin of prefix weights;
+Legend:  A[v], D[v] work up to and from v (closures.py), W all work; [lo, hi] a bin of prefix work;
 c_e seconds to move item e; (u, v) two members of an item, one of them its head.
 
 A prefix I (closed under predecessors) with w(I) in [lo, hi] contains every v with W - D[v] < lo,
@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
 from stagecut.ir.problem import FloatArray, IntArray
-from stagecut.partitioner.arrays import BoolArray, sums
+from stagecut.partitioner.arrays import BoolArray
 
 _CAPACITY = 2**29
 """Finite capacities sum to at most this; scipy's are 32-bit."""
@@ -103,18 +103,18 @@ def _minimum_cut(place: Bin, pairs: Pairs, cost: FloatArray) -> float:
     capacity = np.floor(cost[pairs.item] * scale)
     first, second = node[pairs.first], node[pairs.second]
     endless = np.full(len(pairs), 2 * _CAPACITY)
-    precedence = node[place.edges]
+    later, earlier = node[place.edges[:, 1]], node[place.edges[:, 0]]
+    always = np.full(len(later), 2 * _CAPACITY)
     arcs = np.concatenate(
         [
             np.stack([first, hub, np.where(pairs.head_first, capacity, endless)], axis=1),
             np.stack([hub, second, np.where(pairs.head_first, endless, capacity)], axis=1),
-            np.stack(
-                [precedence[:, 1], precedence[:, 0], np.full(len(precedence), 2 * _CAPACITY)], axis=1
-            ),
+            np.stack([later, earlier, always], axis=1),
         ]
     ).astype(np.int64)
     key, at = np.unique(arcs[:, 0] * size + arcs[:, 1], return_index=True)
     graph = coo_array(
         (arcs[at, 2].astype(np.int32), (key // size, key % size)), shape=(size, size)
     ).tocsr()
-    return float(maximum_flow(graph, 0, 1).flow_value) / scale
+    flow = int(maximum_flow(graph, 0, 1).flow_value)
+    return flow / float(scale)

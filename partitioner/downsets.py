@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +27,17 @@ from stagecut.ir.solution import Assignment
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 
-_MOST_PREFIXES = 24_000
+MOST_PREFIXES = 24_000
 _MOST_PAIRS = 400_000_000
 
 
-def applies(problem: Problem) -> bool:
-    """Whether a stage's load depends on the stage alone."""
+def stage_alone_decides(problem: Problem) -> BoolArray:
+    """Shape [v]: whether what a stage pays for a value depends on that stage alone."""
     off_diagonal = ~np.eye(problem.n_stages, dtype=bool)
-    equal_links = all(
-        np.ptp(link[off_diagonal]) == 0 if off_diagonal.any() else True
-        for link in (problem.link_latency_seconds, problem.link_seconds_per_byte)
-    )
-    one_consumer = bool((np.diff(problem.values.offsets) <= 2).all())
-    return equal_links and (problem.send_rule == "once" or one_consumer)
+    links = (problem.link_latency_seconds, problem.link_seconds_per_byte)
+    equal = all(len(np.unique(link[off_diagonal])) <= 1 for link in links)
+    few = np.diff(problem.values.offsets) <= 2
+    return few & equal if problem.send_rule == "per_consumer" else np.full(len(few), equal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +51,36 @@ class Answer:
 
 
 def best_by_downsets(
-    problem: Problem, low: IntArray, high: IntArray, upper: float, out_of_time: Callable[[], bool]
+    problem: Problem,
+    low: IntArray,
+    high: IntArray,
+    upper: float,
+    out_of_time: Callable[[], bool],
+    most_prefixes: int = MOST_PREFIXES,
 ) -> Answer | None:
     """The best assignment with a bottleneck below `upper` and stages low..high [n].
 
-    None where there are too many prefixes to try, or this method does not apply.
+    None where a boundary has more prefixes than `most_prefixes`, or this method does not apply.
     """
-    if not applies(problem):
+    if not stage_alone_decides(problem).all():
         return None
     levels = [[0]]
     for boundary in range(1, problem.n_stages):
-        prefixes = _prefixes(problem, low >= boundary, high < boundary)
+        outside, inside = low >= boundary, high < boundary
+        prefixes = _prefixes(problem, outside, inside, most_prefixes)
         if prefixes is None:
             return None
         levels.append(prefixes)
     levels.append([(1 << problem.n) - 1])
-    pairs = sum(len(a) * len(b) for a, b in zip(levels[:-1], levels[1:], strict=True))
-    if pairs > _MOST_PAIRS:
+    if sum(len(a) * len(b) for a, b in pairwise(levels)) > _MOST_PAIRS:
         return None
-    return _search(problem, [_Level.of(problem, prefixes) for prefixes in levels], upper, out_of_time)
+    counted = [_Level.of(problem, prefixes) for prefixes in levels]
+    return _search(problem, counted, upper, out_of_time)
 
 
-def _prefixes(problem: Problem, outside: BoolArray, inside: BoolArray) -> list[int] | None:
+def _prefixes(
+    problem: Problem, outside: BoolArray, inside: BoolArray, most: int
+) -> list[int] | None:
     """All prefixes as bit masks that have `inside` and nothing `outside`; None if too many."""
     before = [0] * problem.n
     after: list[list[int]] = [[] for _ in range(problem.n)]
@@ -100,7 +107,7 @@ def _prefixes(problem: Problem, outside: BoolArray, inside: BoolArray) -> list[i
             opened = [b for b in after[c] if not before[b] & ~larger and not barred >> b & 1]
             found[larger] = (*(r for r in found[prefix] if r != c), *opened)
             pending.append(larger)
-            if len(found) > _MOST_PREFIXES:
+            if len(found) > most:
                 return None
     return list(found)
 
@@ -161,7 +168,8 @@ def _counts(items: Incidence, members: BoolArray) -> NDArray[np.int16]:
     item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
     incidence = np.zeros((members.shape[1], len(items)), dtype=np.float32)
     incidence[items.members, item] = 1.0
-    return np.rint(members.astype(np.float32) @ incidence).astype(np.int16)
+    counts: NDArray[np.int16] = np.rint(members.astype(np.float32) @ incidence).astype(np.int16)
+    return counts
 
 
 def _search(
@@ -178,7 +186,8 @@ def _search(
                 return Answer(None, complete=False)
             inside = _inside(below, above, j, reached < upper)
             if len(inside):
-                load = np.maximum(stages.load(stage, below, inside, above, j, upper), reached[inside])
+                load = stages.load(stage, below, inside, above, j, upper)
+                load = np.maximum(load, reached[inside])
                 least = int(load.argmin())
                 if load[least] < upper:
                     best[j], parent[j] = load[least], inside[least]
@@ -204,8 +213,9 @@ class _StageLoads:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         synchronised = problem.weight_sync_seconds > 0
-        last = problem.n_stages - 1
-        trips = round_trip_seconds(problem, 0, min(1, last)) if last else np.zeros(len(problem.values))
+        trips = np.zeros(len(problem.values))
+        if problem.n_stages > 1:
+            trips = round_trip_seconds(problem, 0, 1)
         self.cost = np.concatenate([trips, problem.weight_sync_seconds[synchronised]])
         sizes = np.concatenate(
             [np.diff(problem.values.offsets), np.diff(problem.weights.offsets)[synchronised]]

@@ -106,7 +106,8 @@ def _edge_in_all(
     """Shape [items]: whether an edge runs from first to second in each of the item's pairs."""
     keys = problem.edges[:, 0] * problem.n + problem.edges[:, 1]
     lacking = ~np.isin(first * problem.n + second, keys)
-    return np.bincount(item, lacking, minlength=n_items) == 0
+    complete: BoolArray = np.bincount(item, lacking, minlength=n_items) == 0
+    return complete
 
 
 def _oriented(item: IntArray, head: IntArray, other: IntArray, head_first: BoolArray) -> Pairs:

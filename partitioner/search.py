@@ -26,6 +26,7 @@ class Search:
         self.lower_bound_seconds = 0.0
         self._deadline = deadline
         self._stopped = False
+        self.proved_infeasible = False
         self._incumbent: Assignment | None = None
         self._score = _WORST
         self._method = ""
@@ -77,6 +78,11 @@ class Search:
         return self._incumbent is not None and not self._score[0]
 
     @property
+    def bottleneck_seconds(self) -> float:
+        """The incumbent's, infinity while there is none that breaks no constraint."""
+        return self._score[1] if self.feasible else float("inf")
+
+    @property
     def gap(self) -> float:
         """How far the incumbent may be from the optimum; infinity while there is none."""
         if not self.feasible:
@@ -86,6 +92,10 @@ class Search:
     def finished(self, gap: float = PROVED) -> bool:
         """Whether the incumbent is within `gap` of the bound, or time is over."""
         return self.gap <= gap or self.out_of_time()
+
+    def seconds_left(self) -> float:
+        """Until the deadline, 0 at least."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def out_of_time(self) -> bool:
         """Whether the deadline has passed; the solution will say that it did."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
-from stagecut.partitioner.bound import simple_bound
+from stagecut.partitioner.bound import binned_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
+from stagecut.partitioner.exact import close_gap
 from stagecut.partitioner.infeasible import check_counts, infeasible
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
@@ -17,6 +18,7 @@ from stagecut.partitioner.polish import polish, relinearise
 from stagecut.partitioner.search import Search
 from stagecut.partitioner.uniform import uniform
 
+_GOOD_ENOUGH = 0.01
 _POLISHED = 3
 _SEED_BUDGET = 150_000
 """METIS seeds times clusters."""
@@ -46,9 +48,32 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
 
 
 def _auto(search: Search) -> None:
+    """Cheap methods first; more only while the gap is above one percent."""
     _dp(search)
     if not search.finished():
         _metis(search)
+    if not search.finished(_GOOD_ENOUGH):
+        _bound(search)
+    if not search.finished(_GOOD_ENOUGH):
+        with search.trial("exact"):
+            close_gap(search)
+
+
+def _exact(search: Search) -> None:
+    """The optimum, from the best of the cheap methods."""
+    _dp(search)
+    _metis(search)
+    if not search.finished():
+        with search.trial("exact"):
+            close_gap(search)
+
+
+def _bound(search: Search) -> None:
+    """The lower bound against the incumbent, as far as a good certificate needs."""
+    if search.feasible:
+        upper = search.bottleneck_seconds
+        bound = binned_bound(search.problem, upper, _GOOD_ENOUGH, search.out_of_time)
+        search.raise_bound(bound.seconds)
 
 
 def _dp(search: Search) -> None:
@@ -98,5 +123,6 @@ _METHODS: dict[str, Callable[[Search], None]] = {
     "auto": _auto,
     "dp": _dp,
     "metis": _metis,
+    "exact": _exact,
     "uniform": _uniform,
 }

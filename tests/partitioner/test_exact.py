@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stagecut.ir.errors import InfeasibleError
+from stagecut.partitioner.bound import binned_bound, simple_bound
+from stagecut.partitioner.evaluate import evaluate
+from stagecut.partitioner.milp import best_by_milp
+from stagecut.partitioner.solve import solve
+from tests.partitioner import oracle
+from tests.partitioner.problems import problem, random_problem
+
+seeds = st.integers(0, 10**6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(1, 3))
+def test_exact_equals_brute_force(seed, n, k):
+    p = random_problem(seed, n, k)
+    best = oracle.optimum(p)
+    if not np.isfinite(best):
+        with pytest.raises(InfeasibleError):
+            solve(p, "exact")
+        return
+    solution = solve(p, "exact")
+    assert solution.evaluation.bottleneck_seconds == pytest.approx(best, rel=1e-6, abs=1e-9)
+    assert solution.optimal
+    assert not solution.evaluation.faults
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(2, 3), st.floats(0.7, 2.0))
+def test_the_bound_is_never_above_the_optimum(seed, n, k, factor):
+    p = random_problem(seed, n, k)
+    best = oracle.optimum(p)
+    if not np.isfinite(best):
+        return
+    assert simple_bound(p) <= best
+    bound = binned_bound(p, best * factor, 0.0, lambda: False)
+    assert bound.seconds <= best * (1 + 1e-12)
+    if factor > 1.0001:
+        windows = zip(bound.low, bound.high, strict=True)
+        windows = list(windows)
+        for stage in oracle.valid_assignments(p):
+            if max(oracle.loads(p, stage)) < best * factor * (1 - 1e-7):
+                inside = zip(windows, stage, strict=True)
+                assert all(low <= s <= high for (low, high), s in inside)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(1, 5), st.integers(1, 3))
+def test_the_integer_programme_equals_brute_force(seed, n, k):
+    p = random_problem(seed, n, k)
+    best = oracle.optimum(p)
+    low, high = np.where(p.pins < 0, 0, p.pins), np.where(p.pins < 0, k - 1, p.pins)
+    if not np.isfinite(best) or best == 0:
+        return
+    answer = best_by_milp(p, low, high, best * 1.5, 60.0)
+    assert answer.complete
+    reached = evaluate(p, answer.assignment).bottleneck_seconds
+    assert reached == pytest.approx(best, rel=1e-6)
+    assert best_by_milp(p, low, high, best, 60.0).assignment is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exact_on_larger_graphs(seed):
+    p = random_problem(seed, 8, 3)
+    best = oracle.optimum(p)
+    if np.isfinite(best):
+        assert solve(p, "exact").evaluation.bottleneck_seconds == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_units_do_not_matter(scale):
+    p = problem(2, [3 * scale, 1 * scale, 2 * scale, 4 * scale], [(0, 1), (1, 2), (2, 3)],
+                [((c, c + 1), 0.5 * scale) for c in range(3)])  # fmt: skip
+    solution = solve(p, "exact")
+    assert solution.evaluation.bottleneck_seconds == pytest.approx(6.5 * scale)
+    assert solution.optimal
