@@ -38,7 +38,7 @@ def test_a_stage_over_its_limit_is_named() -> None:
     plan = sample_plan()
     small = replace(plan.stages[1], memory=replace(plan.stages[1].memory, limit=0.1 * GIB))
     text = render_text(replace(plan, stages=(plan.stages[0], small)))
-    assert "does not fit: stage 1 exceeds its memory limit" in text
+    assert "does not fit: stage 1 is over its memory limit" in text
     assert "102 MiB" in text
 
 

@@ -31,6 +31,16 @@ def test_rows_are_as_wide_as_asked(width: int, schedule: str) -> None:
     assert max(map(len, rows)) <= width
 
 
+def test_work_too_short_for_columns_is_shaded(golden: Golden) -> None:
+    timeline = sample_timeline("gpipe", n_stages=4, n_microbatches=200)
+    text = timeline_text(timeline, width=80).plain
+    golden("timeline_shaded.txt", text)
+    for device, row in enumerate(text.splitlines()[:4]):
+        shares = ["·░▒▓█".index(mark) / 4 for mark in row[10:].split("  ")[0]]
+        busy = float(timeline.compute_seconds[device]) / timeline.step_seconds
+        assert sum(shares) / len(shares) == pytest.approx(busy, abs=1 / 8)
+
+
 def test_columns_show_each_share_of_the_step() -> None:
     """On 1,000 columns a letter's count is its share of the step, to a column at each end."""
     timeline = sample_timeline()

@@ -95,7 +95,8 @@ def verdict(plan: Plan) -> Text:
     if plan.stopped_by_clock:
         text.append("\nthe time limit ended the search: a rerun may find another plan", "yellow")
     if over := [str(stage.index) for stage in plan.stages if not stage.memory.fits]:
-        text.append(f"\ndoes not fit: stage {', '.join(over)} exceeds its memory limit", "bold red")
+        which = "every stage" if len(over) == plan.n_stages else f"stage {', '.join(over)}"
+        text.append(f"\ndoes not fit: {which} is over its memory limit", "bold red")
     return text
 
 

@@ -14,6 +14,8 @@ from stagecut.ir.timeline import Timeline
 from stagecut.report.units import bytes_text, percent_text, seconds_text
 
 _IDLE = "·"
+_SHADES = "·░▒▓█"
+"""From idle to computing all the time."""
 _LETTERS = {"F": "0123456789", "B": "abcdefghij", "I": "abcdefghij", "W": "ABCDEFGHIJ"}
 _MEANING = {
     "F": "0-9 forward",
@@ -28,20 +30,23 @@ _STYLES = {"F": "cyan", "B": "green", "I": "green", "W": "magenta"}
 def timeline_text(timeline: Timeline, width: int = 100) -> Text:
     """The step as rows of at most `width` columns, its share of idle time and its legend.
 
-    Every column is the work at the middle of its slice of time; with more work than columns, some
-    is passed over.
+    Every column is the work at the middle of its slice of time, or the share of the slice that is
+    work where most of it is shorter than a slice.
     """
     labels = [f"device {device}" for device in range(timeline.n_devices)]
     notes = _notes(timeline)
     n_columns = width - max(map(len, labels)) - max(map(len, notes)) - 4
     if n_columns < 10:
         notes, n_columns = [""] * len(labels), max(width - max(map(len, labels)) - 2, 10)
+    shaded = _is_fine(timeline, n_columns)
+    row = _shaded_row if shaded else _row
     text = Text(no_wrap=True)
     for device, label in enumerate(labels):
         text.append(f"{label:<{max(map(len, labels))}}  ")
-        text.append_text(_row(timeline, device, n_columns))
+        text.append_text(row(timeline, device, n_columns))
         text.append(f"  {notes[device]}".rstrip() + "\n", "dim")
-    text.append(_legend(timeline, n_columns), "dim")
+    meanings = [f"{_SHADES} idle to computing"] if shaded else _meanings(timeline)
+    text.append(f"{', '.join(meanings)}; {_scale(timeline, n_columns)}", "dim")
     return text
 
 
@@ -85,12 +90,35 @@ def _tail_mark(timeline: Timeline, device: int, at_seconds: float) -> str:
     return _IDLE
 
 
-def _legend(timeline: Timeline, n_columns: int) -> str:
+def _is_fine(timeline: Timeline, n_columns: int) -> bool:
+    """Whether half of the computes are shorter than a column."""
+    if not len(timeline.spans):
+        return False
+    lengths = timeline.spans.end_seconds - timeline.spans.start_seconds
+    return bool(np.median(lengths) < timeline.step_seconds / n_columns)
+
+
+def _shaded_row(timeline: Timeline, device: int, n_columns: int) -> Text:
+    own = timeline.spans.device == device
+    starts, ends = timeline.spans.start_seconds[own], timeline.spans.end_seconds[own]
+    edges = np.linspace(0.0, timeline.step_seconds, n_columns + 1)
+    # Seconds of work done by each edge: rises inside spans, flat between them.
+    at_seconds = np.concatenate([[0.0], np.stack([starts, ends], axis=1).ravel()])
+    done = np.concatenate([[0.0], np.repeat(np.cumsum(ends - starts), 2)])
+    done[1::2] -= ends - starts
+    share = np.diff(np.interp(edges, at_seconds, done)) * n_columns / timeline.step_seconds
+    shades = np.rint(share * (len(_SHADES) - 1)).astype(int)
+    return Text("".join(_SHADES[shade] for shade in shades), "cyan")
+
+
+def _meanings(timeline: Timeline) -> list[str]:
     phases = {str(phase) for phase in np.unique(timeline.spans.phase)}
     kinds = {span.kind for span in timeline.tail}
     parts = [meaning for phase, meaning in _MEANING.items() if phase in phases]
     parts += ["= gradient sum"] * ("reduction" in kinds) + ["+ optimizer"] * ("optimizer" in kinds)
-    parts.append("· idle")
-    slice_text = seconds_text(timeline.step_seconds / n_columns)
-    step_text = seconds_text(timeline.step_seconds)
-    return f"{', '.join(parts)}; {step_text} in all, {slice_text} a column"
+    return [*parts, "· idle"]
+
+
+def _scale(timeline: Timeline, n_columns: int) -> str:
+    column = seconds_text(timeline.step_seconds / n_columns)
+    return f"{seconds_text(timeline.step_seconds)} in all, {column} a column"
