@@ -78,7 +78,7 @@ class StageRunner:
         }
         values = {**microbatch.inputs, **received, **leaves}
         if hasattr(self.module, "seed"):
-            self.module.seed = seed
+            self.module.seed = seed  # type: ignore[assignment]
         with torch.set_grad_enabled(training):
             made = self.module(*self._arguments(microbatch, values))
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
@@ -109,7 +109,7 @@ class StageRunner:
                 roots.append(result)
                 seeds.append(gradients[name])
         if roots:
-            torch.autograd.backward(roots, seeds)  # type: ignore[arg-type]
+            torch.autograd.backward(roots, seeds)
         return {
             name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for name, leaf in flying.leaves.items()

@@ -20,6 +20,7 @@ from stagecut.ir.device import Cluster
 from stagecut.ir.devices import cluster as named_cluster
 from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.problem import Problem
+from stagecut.ir.schedule import Schedule
 from stagecut.ir.solution import Solution
 from stagecut.limits import parse_limit
 from stagecut.partitioner import solve
@@ -45,7 +46,7 @@ MICROBATCHES_PER_STAGE = 4
 def partition(
     model: nn.Module,
     n_gpus: int,
-    example_args: Sequence[Any] = (),
+    example_args: Sequence[Any] | torch.Tensor = (),
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     method: str = "auto",
@@ -88,10 +89,7 @@ def partition(
     """
     _check_count(n_gpus)
     devices = _cluster(cluster, n_gpus)
-    microbatches = _microbatches(n_microbatches, n_gpus)
-    timetable = make_schedule(
-        schedule if training else "forward", *_stage_counts(schedule, n_gpus), microbatches
-    )
+    timetable = _timetable(schedule if training else "forward", n_gpus, n_microbatches)
     args, kwargs = _example(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split)
@@ -99,12 +97,12 @@ def partition(
     costed = {d.name: annotate(graph, d, {}, training) for d in dict.fromkeys(devices.devices)}
     graph = costed[devices.devices[0].name]
 
-    def solved(limit: float | Sequence[float] | None) -> tuple[Problem, Clustering, Solution]:
-        problem, clustering = build_problem(
+    def pose(limit: float | Sequence[float] | None) -> tuple[Problem, Clustering]:
+        return build_problem(
             graph,
             cluster=devices,
             n_stages=timetable.n_stages,
-            n_microbatches=microbatches,
+            n_microbatches=timetable.n_microbatches,
             in_flight=in_flight(timetable),
             memory_limit=limit,
             optimizer=optimizer,
@@ -112,31 +110,28 @@ def partition(
             pins=pins or {},
             costed=costed,
         )
-        return problem, clustering, solve(problem, method, time_limit)
 
-    notes = list(graph.notes)
-    try:
-        problem, clustering, solution = solved(parse_limit(memory_limit))
-    except InfeasibleError as error:
-        if memory_limit is not None or ("byte" not in str(error) and "iB" not in str(error)):
-            raise
-        notes.append(f"It does not fit: {error}")
-        problem, clustering, solution = solved(float("inf"))
+    problem, clustering = pose(parse_limit(memory_limit))
+    solution, notes = _solve(problem, method, time_limit, memory_limit is not None)
+    if solution is None:
+        problem, clustering = pose(float("inf"))
+        solution = solve(problem, method, time_limit)
 
     stage = solution.assignment.stage
-    reports = describe_stages(
-        graph, problem, clustering, stage, solution.evaluation, devices,
-        timetable.device_of_stage, optimizer, training,
-    )  # fmt: skip
-    reports = tuple(_with_device_limit(r, devices) for r in reports)
     data = ir.Plan(
         graph=graph,
         stages_of_ops=stages_of_ops(graph, clustering, stage),
-        stages=reports,
+        stages=_reports(
+            describe_stages(
+                graph, problem, clustering, stage, solution.evaluation, devices,
+                timetable.device_of_stage, optimizer, training,
+            ),
+            devices,
+        ),
         cluster=devices,
         device_of_stage=timetable.device_of_stage,
         schedule=timetable.name,
-        n_microbatches=microbatches,
+        n_microbatches=timetable.n_microbatches,
         optimizer=optimizer,
         method=solution.method,
         trials=solution.trials,
@@ -149,8 +144,8 @@ def partition(
         frontend="torch.export",
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
-        notes=tuple(notes),
-    )
+        notes=(*graph.notes, *notes),
+    )  # fmt: skip
     timeline = predict(data)
     return Plan(replace(data, step_seconds=timeline.step_seconds, bubble=timeline.bubble_share))
 
@@ -202,22 +197,37 @@ def _cluster(given: Cluster | str | None, n_gpus: int) -> Cluster:
     return given.first(n_gpus) if isinstance(given, Cluster) else named_cluster(given, n_gpus)
 
 
-def _microbatches(given: int | None, n_gpus: int) -> int:
-    if given is None:
-        return MICROBATCHES_PER_STAGE * n_gpus
-    if given < 1:
-        raise ArgumentError(f"n_microbatches is {given}; give 1 or more")
-    return given
+def _timetable(schedule: str, n_gpus: int, n_microbatches: int | None) -> Schedule:
+    """The schedule; those that fold or interleave give every device two stages."""
+    if n_microbatches is not None and n_microbatches < 1:
+        raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    n_stages = 2 * n_gpus if schedule in ("interleaved", "zb_v", "dualpipe_v") else n_gpus
+    return make_schedule(
+        schedule, n_stages, n_gpus, n_microbatches or MICROBATCHES_PER_STAGE * n_stages
+    )
 
 
-def _stage_counts(schedule: str, n_gpus: int) -> tuple[int, int]:
-    """Stages and devices: schedules that fold or interleave give a device two stages."""
-    doubled = schedule in ("interleaved", "zb_v", "dualpipe_v")
-    return (2 * n_gpus if doubled else n_gpus), n_gpus
+def _solve(
+    problem: Problem, method: str, time_limit: float, limit_is_asked: bool
+) -> tuple[Solution | None, tuple[str, ...]]:
+    """The solution within memory; None, with a note, where there is none and none was asked for."""
+    needed, present = problem.weight_bytes.sum(), problem.memory_limit_bytes.sum()
+    if needed > present and not limit_is_asked:
+        return None, (
+            f"It does not fit: weights, gradients and optimizer state alone are "
+            f"{needed / 2**30:.0f} GiB, and the devices have {present / 2**30:.0f} GiB. "
+            "Take more devices, a smaller dtype, or an optimizer with less state.",
+        )
+    try:
+        return solve(problem, method, time_limit), ()
+    except InfeasibleError as error:
+        if limit_is_asked:
+            raise
+        return None, (f"It does not fit: {error}",)
 
 
 def _example(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    model: nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(args, torch.Tensor):
         args = (args,)
@@ -233,7 +243,10 @@ def _example(
     )
 
 
-def _with_device_limit(report: ir.StageReport, cluster: Cluster) -> ir.StageReport:
+def _reports(reports: Sequence[ir.StageReport], cluster: Cluster) -> tuple[ir.StageReport, ...]:
     """A stage planned without a limit still has its device's memory to fit in."""
-    limit = min(report.memory.limit, cluster.devices[report.rank].memory_bytes)
-    return replace(report, memory=replace(report.memory, limit=limit))
+    limits = [min(r.memory.limit, cluster.devices[r.rank].memory_bytes) for r in reports]
+    return tuple(
+        replace(report, memory=replace(report.memory, limit=limit))
+        for report, limit in zip(reports, limits, strict=True)
+    )

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from stagecut.codegen import generate
 from stagecut.ir.errors import ArgumentError
+from stagecut.ir.graph import weight_reads
 from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Schedule, StageEdge
-from stagecut.ir.timeline import EdgeCost, StepCosts, Timeline
+from stagecut.ir.timeline import EdgeCost, Reduction, StepCosts, Timeline
 from stagecut.partitioner.schedules import (
     check,
     expand,
@@ -33,7 +34,9 @@ def actions_of(
         ArgumentError: the schedule puts the stages elsewhere than the plan.
         ScheduleError: the schedule is wrong for this plan.
     """
-    actions = expand(_timetable(plan, schedule or plan.schedule, n_microbatches), edges)
+    timetable = _timetable(plan, schedule or plan.schedule, n_microbatches)
+    # One receive posted ahead lets every transfer overlap computing; more gain nothing.
+    actions = expand(timetable, edges, ahead=1)
     check(actions)
     return actions
 
@@ -80,7 +83,33 @@ def _costs(plan: Plan, edges: Sequence[StageEdge]) -> StepCosts:
         static_bytes=tuple(stage.memory.total - stage.memory.saved for stage in stages),
         optimizer_seconds=zeros,
         edges=tuple(_edge_cost(plan, edge) for edge in edges),
+        reductions=_reductions(plan),
     )
+
+
+def _reductions(plan: Plan) -> tuple[Reduction, ...]:
+    """The gradient sums of weights that several stages hold, one a set of holders."""
+    sets: dict[tuple[int, ...], int] = {}
+    for holders, n_bytes in _shared_weights(plan):
+        sets[holders] = sets.get(holders, 0) + n_bytes
+    made = []
+    for holders, n_bytes in sets.items():
+        first = holders[0]
+        total = sum(b for h, b in sets.items() if first in h)
+        step = plan.stages[first].sync_seconds * plan.n_microbatches
+        made.append(Reduction(holders, step * n_bytes / total))
+    return tuple(made)
+
+
+def _shared_weights(plan: Plan) -> list[tuple[tuple[int, ...], int]]:
+    """(stages, bytes) of each trainable weight that several stages use."""
+    users: dict[str, set[int]] = {w.name: set() for w in plan.graph.weights if w.trainable}
+    for op, stages in zip(plan.graph.ops, plan.stages_of_ops, strict=True):
+        for name in weight_reads(op):
+            if name in users:
+                users[name].update(stages)
+    sizes = {w.name: w.type.hint_bytes for w in plan.graph.weights}
+    return [(tuple(sorted(s)), sizes[name]) for name, s in users.items() if len(s) > 1]
 
 
 def _halves(plan: Plan, stage: StageReport) -> tuple[float, float]:
