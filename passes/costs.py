@@ -14,23 +14,27 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from stagecut.ir.cost import Cost, Work
+from stagecut.ir.cost import Cost
 from stagecut.ir.device import Device
-from stagecut.ir.graph import Graph, Op, Ref, Value, WeightRef, op_refs, refs
+from stagecut.ir.graph import Graph, Op, Ref, Value, op_refs, refs
 from stagecut.ir.types import ScalarType
 from stagecut.passes.estimate import Estimate
 from stagecut.passes.fake import fake_tensors
-from stagecut.passes.kernels import Kernel
 from stagecut.passes.layout import Layout
 from stagecut.passes.probe import NO_BACKWARD, Backward, Call, Probe
+from stagecut.passes.profile import Profile, call_name, measured
 from stagecut.passes.propagate import Layouts, runs
-from stagecut.passes.roofline import kernel_seconds
+from stagecut.passes.sums import with_sums
 
 _Key = tuple[object, ...]
 
 
 def annotate(
-    graph: Graph, device: Device, opaque: Mapping[str, nn.Module], training: bool
+    graph: Graph,
+    device: Device,
+    opaque: Mapping[str, nn.Module],
+    training: bool,
+    profile: Profile | None = None,
 ) -> Graph:
     """The graph with `requires_grad` of every value and `cost` of every op filled in.
 
@@ -38,9 +42,37 @@ def annotate(
     that the graph computes cost nothing. An op that cannot be run on fake tensors gets an
     estimate from its sizes, and the graph's notes say so. `opaque` has the modules that
     `module:path` ops call, by path. Without `training` nothing requires grad and nothing is saved.
+    Ops that a `profile` has the times of get those instead, and say that they are measured.
     """
     with fake_tensors():
-        return _Annotation(graph, device, opaque, training).run()
+        return _Annotation(graph, device, opaque, training, profile).run()
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctCall:
+    """One of the different calls of a graph, as it is to be timed."""
+
+    call: Call
+    received: tuple[bool, ...]
+    """Which of its results a gradient reaches."""
+    name: str
+    """What its time is filed under."""
+
+
+def distinct_calls(
+    graph: Graph, device: Device, opaque: Mapping[str, nn.Module], training: bool
+) -> tuple[DistinctCall, ...]:
+    """The different calls of a graph, in program order; what cannot be probed is left out."""
+    with fake_tensors():
+        annotation = _Annotation(graph, device, opaque, training, None)
+        annotation.run()
+    found = {}
+    for key, received in annotation.backwards:
+        if isinstance(annotation.probes[key], Probe):
+            call = annotation.calls[key]
+            name = call_name(call, received)
+            found[name] = DistinctCall(call, received, name)
+    return tuple(found.values())
 
 
 @dataclass(slots=True)
@@ -49,24 +81,26 @@ class _Annotation:
     device: Device
     opaque: Mapping[str, nn.Module]
     training: bool
+    profile: Profile | None
+    calls: dict[_Key, Call] = field(default_factory=dict)
     probes: dict[_Key, Probe | Estimate] = field(default_factory=dict)
     backwards: dict[tuple[_Key, tuple[bool, ...]], Backward] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> Graph:
         layouts = Layouts(self.graph, self.training)
-        keys = [self._forward(op, layouts) for op in self.graph.ops]
+        ops = self.graph.ops
+        keys = [self._forward(op, layouts) for op in ops]
         received = _received(self.graph, layouts)
-        costs = [
-            self._cost(op, key, received) for op, key in zip(self.graph.ops, keys, strict=True)
-        ]
+        costs = [self._cost(op, key, received) for op, key in zip(ops, keys, strict=True)]
         if self.training:
-            _add_sums(self.graph, costs, layouts, received, self.device)
-        ops = tuple(
+            backwards = [any(_flags(op, received)) for op in ops]
+            costs = with_sums(self.graph, costs, layouts, backwards, self.device)
+        costed = tuple(
             replace(op, results=_typed(op.results, layouts), cost=cost)
-            for op, cost in zip(self.graph.ops, costs, strict=True)
+            for op, cost in zip(ops, costs, strict=True)
         )
-        return replace(self.graph, ops=ops, notes=(*self.graph.notes, *self.notes))
+        return replace(self.graph, ops=costed, notes=(*self.graph.notes, *self.notes))
 
     def _forward(self, op: Op, layouts: Layouts) -> _Key | None:
         """Probes the op, or finds it probed; None where there is nothing to run."""
@@ -77,6 +111,7 @@ class _Annotation:
         call = layouts.call(op)
         key = call.key
         if key not in self.probes:
+            self.calls[key] = call
             self.probes[key] = self._probe(op, call)
         forward = self.probes[key].forward
         layouts.made(op, forward.results, forward.shares)
@@ -89,22 +124,32 @@ class _Annotation:
                 return probe
             fault = f"it returns {len(probe.forward.results)} values, not {len(op.results)}"
         except Exception as error:  # any operator, and any user's module, may fail in its own way
-            fault = str(error).strip().split("\n")[0]
+            fault = _first_line(error)
+        return self._estimate(op, call, fault)
+
+    def _estimate(self, op: Op, call: Call, fault: str) -> Estimate:
         self.notes.append(
             f"the cost of {op.target} (first at {op.scope or op.name}) is estimated from its "
             f"sizes, because running it on fake tensors failed: {fault}"
         )
         return Estimate(call, op, self.device)
 
+    def _backward(self, op: Op, key: _Key, flags: tuple[bool, ...]) -> Backward:
+        if not self.training:
+            return NO_BACKWARD
+        try:
+            return self.probes[key].backward(flags)
+        except Exception as error:  # as in _probe
+            return self._estimate(op, self.calls[key], _first_line(error)).backward(flags)
+
     def _cost(self, op: Op, key: _Key | None, received: set[str]) -> Cost:
         if key is None:
             return Cost(shares=(-1,) * len(op.results))
-        probe, forward = self.probes[key], self.probes[key].forward
-        flags = _flags(op, received)
+        forward, flags = self.probes[key].forward, _flags(op, received)
         if (key, flags) not in self.backwards:
-            self.backwards[key, flags] = probe.backward(flags) if self.training else NO_BACKWARD
+            self.backwards[key, flags] = self._backward(op, key, flags)
         backward = self.backwards[key, flags]
-        return Cost(
+        cost = Cost(
             forward=forward.work,
             backward_input=backward.input,
             backward_weight=backward.weight,
@@ -112,6 +157,13 @@ class _Annotation:
             shares=forward.shares,
             workspace_bytes=max(forward.workspace_bytes, backward.workspace_bytes),
         )
+        name = call_name(self.calls[key], flags) if self.profile else ""
+        timing = self.profile.timings.get(name) if self.profile else None
+        return measured(cost, timing) if timing else cost
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
 
 
 def _flags(op: Op, received: set[str]) -> tuple[bool, ...]:
@@ -144,36 +196,3 @@ def _typed(results: Sequence[Value], layouts: Layouts) -> tuple[Value, ...]:
         replace(value, requires_grad=_requires_grad(layouts.values[value.name]))
         for value in results
     )
-
-
-def _add_sums(
-    graph: Graph, costs: list[Cost], layouts: Layouts, received: set[str], device: Device
-) -> None:
-    """Charges each sum of gradients to the user whose gradient is added to what came before.
-
-    The backward meets the last user first, so a value's last user pays nothing. A weight's
-    gradient is always added to what the earlier micro-batches left.
-    """
-    met: set[str] = set()
-    for index in reversed(range(len(graph.ops))):
-        op = graph.ops[index]
-        if not any(_flags(op, received)):
-            continue
-        for ref in dict.fromkeys(op_refs(op)):
-            found = layouts.of(ref)
-            if not isinstance(found, Layout) or not found.requires_grad:
-                continue
-            if isinstance(ref, WeightRef):
-                work = costs[index].backward_weight + _sum(found, device)
-                costs[index] = replace(costs[index], backward_weight=work)
-            elif ref.name in met:
-                work = costs[index].backward_input + _sum(found, device)
-                costs[index] = replace(costs[index], backward_input=work)
-            met.add(ref.name)
-
-
-def _sum(found: Layout, device: Device) -> Work:
-    """One addition of two gradients of this layout, in place."""
-    n_bytes = 3 * found.n_bytes
-    kernel = Kernel(0, found.elements, n_bytes, found.dtype)
-    return Work(0, found.elements, n_bytes, 1, kernel_seconds(device, kernel))

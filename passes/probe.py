@@ -105,8 +105,8 @@ class Probe:
             stack.enter_context(counter)
             stack.enter_context(saved_tensors_hooks(packed.pack, packed.unpack))
             for context in call.context:
-                _enter(context, stack)
-            out = _function(call, device, opaque, tensors)()
+                enter_context(context, stack, "cpu")
+            out = call_function(call, device.kind, opaque, tensors, _CPU)()
         self._results = list(out) if call.sequence else [out]
         self.forward = self._forward(counter, packed, tensors)
 
@@ -194,21 +194,29 @@ def _tensor(slot: Layout | int | float | bool) -> Any:
     return fake_activation(slot.shape, slot.stride, dtype)
 
 
-def _enter(context: Context, stack: ExitStack) -> None:
+def enter_context(context: Context, stack: ExitStack, device_type: str) -> None:
+    """Enters the region that an op runs in; recomputation and modes are no regions of torch."""
     match context:
         case GradMode(enabled):
             stack.enter_context(torch.set_grad_enabled(enabled))
         case Autocast(dtype, enabled):
-            stack.enter_context(torch.autocast("cpu", getattr(torch, dtype), enabled=enabled))
+            stack.enter_context(torch.autocast(device_type, getattr(torch, dtype), enabled=enabled))
 
 
-def _function(
-    call: Call, device: Device, opaque: Mapping[str, nn.Module], tensors: list[Any]
+def call_function(
+    call: Call,
+    kind: str,
+    opaque: Mapping[str, nn.Module],
+    tensors: list[Any],
+    place: torch.device,
 ) -> Callable[[], Any]:
-    function = substitute(call.target, device.kind) or function_of(call.target, opaque)
+    """What runs the op on tensors for its slots; `kind` picks substitutes for a device's kind."""
+    function = substitute(call.target, kind) or function_of(call.target, opaque)
 
     def value(arg: Arg) -> Any:
-        return torch_value(arg, lambda r: tensors[int(r.name)], training=call.training, device=_CPU)
+        return torch_value(
+            arg, lambda r: tensors[int(r.name)], training=call.training, device=place
+        )
 
     args, kwargs = tuple(map(value, call.args)), {k: value(v) for k, v in call.kwargs}
     if isinstance(function, nn.Module):
