@@ -6,29 +6,92 @@ import contextlib
 import logging
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from stagecut.frontend.example import Example
+from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import SpeedHints
 from stagecut.frontend.sources import is_users, short_path
+from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
+from stagecut.ir.types import SymbolicDim
+
+_MANY_MODULES = 600
+"""Above this, lengths stay as in the example: symbolic ones take a third longer to trace."""
 
 
-def export(model: nn.Module, example: Example) -> torch.export.ExportedProgram:
-    """The model's training graph, the batch dimension symbolic where the model allows it.
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What torch.export made, and what it holds for."""
+
+    program: torch.export.ExportedProgram
+    least_rows: int
+    most_rows: int | None
+    """None: no limit."""
+    notes: tuple[str, ...]
+
+
+def export(model: nn.Module, example: Example) -> Exported:
+    """The model's graph, sizes symbolic where the model allows it.
+
+    Symbolic are the batch, and the lengths of tokens and of series; other sizes are the example's.
 
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
+    program, notes = _with_lengths(model, example)
+    if program is None:
+        program = _export(model, example, lengths=False)
+    batched = [leaf for leaf, own in _leaves(example) if own]
+    rows = batched[0].shape[0] if batched else 1
+    least, most, guard = Guards.of(program, example.kwargs).rows(rows)
+    if guard is not None:
+        notes += (f"traced for micro-batches of {least} to {most or 'any number of'} rows, because "
+                  f"the model tests `{readable(guard)}`",)  # fmt: skip
+    return Exported(program, least, most, notes)
+
+
+def _with_lengths(
+    model: nn.Module, example: Example
+) -> tuple[torch.export.ExportedProgram | None, tuple[str, ...]]:
+    """The trace with symbolic lengths, or None where they have to be the example's, and why."""
+    lengths = sorted({n for leaf, _ in _leaves(example) for n in _lengths(leaf).values() if n > 1})
+    if not lengths:
+        return None, ()
+    n_modules = sum(1 for _ in model.modules())
+    if n_modules > _MANY_MODULES:
+        shown = ", ".join(map(str, lengths))
+        return None, (f"the lengths of the inputs are those of the example ({shown}): with "
+                      f"{n_modules} modules, tracing others too takes long",)  # fmt: skip
+    try:
+        program = _export(model, example, lengths=True)
+    except TraceError:
+        # It may be the lengths, or the model: the trace without them tells.
+        program = _export(model, example, lengths=False)
+        return program, ("the lengths of the inputs are those of the example: tracing others "
+                         "failed",)  # fmt: skip
+    limits = _limits(program)
+    broken = Guards.of(program, example.kwargs).lengths_broken(limits)
+    if broken is not None:
+        return None, ("the lengths of the inputs are those of the example, because the model tests "
+                      f"`{readable(broken)}`",)  # fmt: skip
+    fixed = [str(n) for n in lengths if n not in limits]
+    if not fixed:
+        return program, ()
+    return program, (f"the model fixes lengths of its inputs: {', '.join(fixed)}",)
+
+
+def _export(model: nn.Module, example: Example, *, lengths: bool) -> torch.export.ExportedProgram:
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
-    leaves, _ = flatten(example.kwargs)
-    for leaf, batched in zip(leaves, example.batched, strict=True):
-        if batched:
-            shapes[leaf] = {0: torch.export.Dim.AUTO}
+    for leaf, batched in _leaves(example):
+        free = [0] * batched + (list(_lengths(leaf)) if lengths else [])
+        if free:
+            shapes[leaf] = dict.fromkeys(free, torch.export.Dim.AUTO)
     try:
         with _quiet(), SpeedHints():
             return torch.export.export(
@@ -36,6 +99,34 @@ def export(model: nn.Module, example: Example) -> torch.export.ExportedProgram:
             )
     except Exception as error:
         raise TraceError(_explain(model, error)) from error
+
+
+def _limits(program: torch.export.ExportedProgram) -> dict[int, tuple[int, int]]:
+    """For each size that is symbolic in a dimension after 0, the least and the most it may be."""
+    bounds = {str(symbol): found for symbol, found in program.range_constraints.items()}
+    limits: dict[int, tuple[int, int]] = {}
+    for node in program.graph.nodes:
+        made = node.meta.get("val") if node.op == "placeholder" else None
+        for dim in map(dim_of, made.shape[1:] if isinstance(made, torch.Tensor) else ()):
+            if isinstance(dim, SymbolicDim) and dim.expression in bounds:
+                low, high = limits.get(dim.hint, (2, 2**62))
+                found = bounds[dim.expression]
+                high = min(high, most_of(found) or high)
+                limits[dim.hint] = max(low, int(found.lower)), high
+    return limits
+
+
+def _leaves(example: Example) -> list[tuple[Any, bool]]:
+    return list(zip(flatten(example.kwargs)[0], example.batched, strict=True))
+
+
+def _lengths(leaf: Any) -> dict[int, int]:
+    """The dimensions of a leaf that are lengths: of tokens and masks, and of series of vectors."""
+    if not isinstance(leaf, torch.Tensor):
+        return {}
+    if not leaf.is_floating_point() and not leaf.is_complex():
+        return dict(list(enumerate(leaf.shape))[1:])
+    return {1: leaf.shape[1]} if leaf.ndim == 3 else {}
 
 
 @contextlib.contextmanager

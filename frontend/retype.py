@@ -28,7 +28,9 @@ def rehint(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         if not symbols_of(sized.expression) <= set(sizes):
             return sized
         hint = evaluate(sized.expression, sizes)
-        return replace(sized, hint=int(hint) if isinstance(sized, SymbolicDim) else hint)
+        if isinstance(sized, SymbolicDim):
+            return replace(sized, hint=int(hint))
+        return replace(sized, hint=hint)
 
     return _changed(graph, change)
 
@@ -52,7 +54,7 @@ def _changed(graph: Graph, change: Callable[[Sized], Sized]) -> Graph:
     def value(given: Value) -> Value:
         kind = given.type
         if isinstance(kind, ScalarType):
-            return replace(given, type=change(kind))
+            return replace(given, type=change(kind))  # type: ignore[arg-type]
         return replace(given, type=TensorType(tuple(map(dim, kind.shape)), kind.dtype))
 
     def dim(given: Dim) -> Dim:

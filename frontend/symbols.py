@@ -44,6 +44,11 @@ def depends_on_data(value: Any) -> bool:
     return isinstance(value, SYMBOLIC) and not value.node.has_hint()
 
 
+def most_of(bounds: Any) -> int | None:
+    """The largest size of a range constraint; None where there is no limit."""
+    return int(bounds.upper) if bounds.upper.is_finite and bounds.upper < 2**62 else None
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")

@@ -12,7 +12,7 @@ from torch import nn
 
 from stagecut.frontend import symbols
 from stagecut.frontend.example import Example, prepare
-from stagecut.frontend.exporting import export
+from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.lower import Lowering, weight_arguments
 from stagecut.frontend.retype import rehint, renamed
 from stagecut.frontend.splitting import whole_inputs
@@ -50,12 +50,13 @@ def trace(
     """
     example = prepare(model, args, kwargs or {}, split or {})
     with _mode(model, training):
-        program = export(model, example)
+        exported = export(model, example)
+        program = exported.program
         constants = _constants(program)
         table = weight_table(model, constants)
-        graph = _graph(model, program, example, table, training)
+        graph = _graph(model, exported, example, table, training)
     if example.rows == 1:
-        graph = rehint(graph, _batch_symbols(graph))
+        graph = rehint(graph, _batch_symbols(graph.inputs))
     return Traced(verify(renamed(whole_inputs(graph, split or {}))), constants)
 
 
@@ -87,11 +88,12 @@ def _constants(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]
 
 def _graph(
     model: nn.Module,
-    program: torch.export.ExportedProgram,
+    exported: Exported,
     example: Example,
     table: WeightTable,
     training: bool,
 ) -> Graph:
+    program = exported.program
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     lowering = Lowering(model)
@@ -107,8 +109,9 @@ def _graph(
         input_tree=dump_tree(flatten(example.kwargs)[1]),
         output_tree=dump_tree(program.call_spec.out_spec),
         parameters=example.parameters,
-        ranges=_ranges(program),
+        ranges=_ranges(exported, _batch_symbols(inputs)),
         training=training,
+        notes=exported.notes,
     )
 
 
@@ -140,18 +143,21 @@ def _inputs(
     return tuple(found)
 
 
-def _ranges(program: torch.export.ExportedProgram) -> tuple[Range, ...]:
+def _ranges(exported: Exported, batch: Mapping[str, int]) -> tuple[Range, ...]:
     found = []
-    for symbol, bounds in program.range_constraints.items():
+    for symbol, bounds in exported.program.range_constraints.items():
         # A trace with two rows says "2 or more" of any batch; one row runs as well.
         least = 1 if int(bounds.lower) <= 2 else int(bounds.lower)
-        most = int(bounds.upper) if bounds.upper.is_finite and bounds.upper < 2**62 else None
+        most = symbols.most_of(bounds)
+        if str(symbol) in batch:
+            least = max(least, exported.least_rows)
+            most = min(filter(None, (most, exported.most_rows)), default=None)
         found.append(Range(str(symbol), least, most))
     return tuple(found)
 
 
-def _batch_symbols(graph: Graph) -> dict[str, int]:
-    """The symbols of the leading dimensions that were doubled for the trace, at their real size."""
-    split = [i.value for i in graph.inputs if i.value is not None and i.split_dim == 0]
+def _batch_symbols(inputs: Sequence[Input]) -> dict[str, int]:
+    """The symbols of the leading dimensions that are cut, at one row."""
+    split = [i.value for i in inputs if i.value is not None and i.split_dim == 0]
     dims = [value.type.shape[0] for value in split]  # type: ignore[union-attr]
     return {d.expression: 1 for d in dims if not isinstance(d, int)}

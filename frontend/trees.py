@@ -97,7 +97,7 @@ def _named_tuple(module: str, name: str, *fields: str) -> type:
         found = getattr(found, part, None)
     if isinstance(found, type) and getattr(found, "_fields", None) == fields:
         return found
-    return namedtuple(name.rpartition(".")[2], fields)  # type: ignore[misc]
+    return namedtuple(name.rpartition(".")[2], fields)
 
 
 def keyword_leaves(tree: Tree, paths: Sequence[str], kwargs: Mapping[str, Any]) -> list[Any]:
