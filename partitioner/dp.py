@@ -7,8 +7,10 @@ Legend:  q candidate boundaries, k stages; T_s[j, i] load of stage s between bou
 
 O(k q^2) in numpy. Exact for the order, its candidates and the send rule "once" (what a producer
 pays for a value then depends on its stage alone; under "per_consumer" the score counts the rest).
-Where links differ, a stage is charged its links with its neighbours. Large orders start from the
-narrowest boundary in each of `COARSE` slices of equal work and are refined around the cuts found.
+Where links differ, a stage is charged its links with its neighbours. Long orders start from the
+narrowest boundary in each of 200 slices of equal work. That cut's bottleneck U leaves boundary s
+only where the work before it is at most s U and the work after it at most (k - s) U; among those
+all are tried (1000 slices, refined around the cuts, where the order is longer).
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 from stagecut.partitioner.intervals import Grid, LinearOrder, range_maximum
 
-COARSE = 1000
-"""Candidate boundaries; every boundary is one where there are no more than that."""
-_REFINEMENTS = 3
+_FEW, _MANY = 200, 1000
+"""Candidate boundaries of the first and second pass; all of them where there are no more."""
 _SLACK = 1 + 1e-12
 
 
@@ -64,16 +65,19 @@ def least_missing_bytes(problem: Problem, order: IntArray) -> tuple[float, Assig
 
 
 def _best_cut(line: LinearOrder, costs: type[StageCosts]) -> Cut | None:
-    """The best cut of a line, refined around its boundaries where the line is long."""
-    candidates = _coarse_candidates(line)
-    best = _solve(costs(line, candidates))
-    if len(candidates) == line.problem.n + 1 or best is None:
+    """The best cut: of a few boundaries, then of many that can be as good, then around the cuts."""
+    n = line.problem.n
+    best = _solve(costs(line, _candidates(line, _FEW)), None)
+    if best is None and n >= _FEW:
+        best = _solve(costs(line, _candidates(line, _MANY)), None)
+    if best is None or n < _FEW:
         return best
-    for _ in range(_REFINEMENTS):
-        refined = _solve(costs(line, _near(best.boundaries, line.problem.n)))
-        if refined is None or _better(best, refined):
-            break
-        best = refined
+    best = _solve(costs(line, _candidates(line, _MANY)), best) or best
+    if n < _MANY:
+        return best
+    for stride in _strides(n):
+        near = _near(best.boundaries, n, stride)
+        best = _solve(costs(line, near), best) or best
     return best
 
 
@@ -85,16 +89,18 @@ class StageCosts:
         self.line = line
         self.problem = line.problem
         self.candidates = candidates
-        self._loads: dict[bytes, FloatArray] = {}
+        self._loads: dict[tuple[object, ...], FloatArray] = {}
         self._memory: dict[float, FloatArray] = {}
 
     def load(self, stage: int) -> FloatArray:
         """Shape [q, q]: T_s[j, i] for stage position `stage`."""
-        arriving, leaving = _neighbour_costs(self.problem, stage)
-        kind = int(self.problem.device_kind[stage])
-        key = bytes([kind % 256]) + arriving.tobytes() + leaving.tobytes()
+        before, after = _neighbours(self.problem, stage)
+        links = _link(self.problem, before, stage), _link(self.problem, stage, after)
+        key = (int(self.problem.device_kind[stage]), *links)
         if key not in self._loads:
-            self._loads[key] = self._load(kind, arriving, leaving)
+            arriving = round_trip_seconds(self.problem, before, stage)
+            leaving = round_trip_seconds(self.problem, stage, after)
+            self._loads[key] = self._load(key[0], arriving, leaving)
         return self._loads[key]
 
     def memory(self, stage: int) -> FloatArray:
@@ -108,21 +114,30 @@ class StageCosts:
             self._memory[in_flight] = grid.sum() + range_maximum(workspace, self.candidates)
         return self._memory[in_flight]
 
-    def allowed(self, stage: int) -> FloatArray:
-        """Like `load`, with infinity where the interval is empty or does not fit."""
-        load = np.where(self.forward_pairs(), self.load(stage), np.inf)
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """T_s for stages that end and start there, infinity where one is empty or does not fit."""
+        load = self.load(stage)[ends, starts].copy()
         limit = self.problem.memory_limit_bytes[stage]
         if np.isfinite(limit):
-            load[self.memory(stage) > limit * LIMIT_TOLERANCE] = np.inf
-        if self.problem.allow_empty:
-            np.fill_diagonal(load, 0.0)
-        return load
+            load[self.memory(stage)[ends, starts] > limit * LIMIT_TOLERANCE] = np.inf
+        return self._forwards(load, ends, starts)
 
-    def forward_pairs(self) -> BoolArray:
-        """Shape [q, q]: whether boundary i lies before boundary j."""
-        q = len(self.candidates)
-        before: BoolArray = np.arange(q) < np.arange(q)[:, None]
-        return before
+    def within(self, upper: float) -> BoolArray:
+        """Shape [k + 1, q]: where stage s may begin if no stage computes more than `upper`."""
+        kinds = np.unique(self.problem.device_kind).tolist()
+        each = (self.problem.forward_seconds + self.problem.backward_seconds)[kinds].min(axis=0)
+        work = np.concatenate([[0.0], np.cumsum(each[self.line.order])])
+        before, room = work[self.candidates], np.arange(self.problem.n_stages + 1)[:, None] * upper
+        early: BoolArray = before <= room * _SLACK
+        late: BoolArray = work[-1] - before <= room[::-1] * _SLACK
+        return early & late
+
+    def _forwards(self, cost: FloatArray, ends: slice, starts: slice) -> FloatArray:
+        """`cost` with infinity where a stage would end before, or where, it starts."""
+        end, start = np.arange(ends.start, ends.stop)[:, None], np.arange(starts.start, starts.stop)
+        cost[end < start] = np.inf
+        cost[end == start] = 0.0 if self.problem.allow_empty else np.inf
+        return cost
 
     def open_boundaries(self) -> BoolArray:
         """Shape [k + 1, q]: whether the pins let stage s begin at each boundary."""
@@ -147,14 +162,15 @@ class StageCosts:
 class _MissingBytes(StageCosts):
     """Counts the bytes an interval lacks in place of its seconds."""
 
-    def allowed(self, stage: int) -> FloatArray:
-        """Shape [q, q]: bytes above the stage's limit; infinity where the interval is empty."""
-        limit = self.problem.memory_limit_bytes[stage]
-        missing: FloatArray = np.maximum(self.memory(stage) - limit * LIMIT_TOLERANCE, 0.0)
-        missing[~self.forward_pairs()] = np.inf
-        if self.problem.allow_empty:
-            np.fill_diagonal(missing, 0.0)
-        return missing
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Bytes above the stage's limit, infinity where the interval is empty."""
+        limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
+        missing = np.maximum(self.memory(stage)[ends, starts] - limit, 0.0)
+        return self._forwards(missing, ends, starts)
+
+    def within(self, upper: float) -> BoolArray:
+        """Anywhere: bytes missing do not add up."""
+        return np.ones((self.problem.n_stages + 1, len(self.candidates)), dtype=bool)
 
 
 def pin_windows(problem: Problem, order: IntArray) -> tuple[IntArray, IntArray]:
@@ -164,63 +180,76 @@ def pin_windows(problem: Problem, order: IntArray) -> tuple[IntArray, IntArray]:
     begins = np.arange(problem.n_stages + 1)[:, None]
     low = np.where(pins[pinned] < begins, pinned + 1, 0).max(axis=1, initial=0)
     high = np.where(pins[pinned] >= begins, pinned, len(order)).min(axis=1, initial=len(order))
+    high[0], low[-1] = 0, len(order)
     return low, high
 
 
-def _neighbour_costs(problem: Problem, stage: int) -> tuple[FloatArray, FloatArray]:
-    """Seconds [v] for a value that arrives from, and leaves to, the neighbouring stage."""
+def _neighbours(problem: Problem, stage: int) -> tuple[int, int]:
+    """The stages next to one; at an end, the one neighbour twice; itself where it is alone."""
     last = problem.n_stages - 1
-    if last == 0:
-        nothing = np.zeros(len(problem.values))
-        return nothing, nothing
-    before, after = (stage - 1 if stage else 1), (stage + 1 if stage < last else last - 1)
-    return round_trip_seconds(problem, before, stage), round_trip_seconds(problem, stage, after)
+    before = stage - 1 if stage else min(1, last)
+    after = stage + 1 if stage < last else max(last - 1, 0)
+    return before, after
 
 
-def _solve(costs: StageCosts) -> Cut | None:
-    """The least bottleneck, then the least total, over the candidates of `costs`."""
-    k, opened = costs.problem.n_stages, costs.open_boundaries()
-    bottleneck = _least_bottleneck(costs, opened)
+def _link(problem: Problem, source: int, destination: int) -> tuple[float, ...]:
+    """What tells one link from another, both ways."""
+    return tuple(
+        float(figure[ends])
+        for figure in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+        for ends in ((source, destination), (destination, source))
+    )
+
+
+def _solve(costs: StageCosts, known: Cut | None) -> Cut | None:
+    """The least bottleneck, then the least total; with `known`, none if that is better."""
+    opened = costs.open_boundaries()
+    if known is not None:
+        opened &= costs.within(known.bottleneck)
+    if not opened.any(axis=1).all():
+        return None
+    spans = [_span(row) for row in opened]
+    allowed = [
+        costs.allowed(stage, spans[stage + 1], spans[stage])
+        for stage in range(costs.problem.n_stages)
+    ]
+    bottleneck = _least_bottleneck(allowed)
     if not np.isfinite(bottleneck):
         return None
-    total = np.where(np.arange(len(costs.candidates)) == 0, 0.0, np.inf)
-    choices = []
-    for stage in range(k):
-        load = costs.allowed(stage)
-        load[load > bottleneck * _SLACK] = np.inf
-        load += total
-        choice = load.argmin(axis=1)
-        total = np.where(opened[stage + 1], load[np.arange(len(load)), choice], np.inf)
-        choices.append(choice)
-    boundaries = [len(total) - 1]
-    for choice in reversed(choices):
-        boundaries.append(int(choice[boundaries[-1]]))
-    return Cut(costs.candidates[boundaries[::-1]], bottleneck, float(total[-1]))
+    total, choices = np.zeros(1), []
+    for cost in allowed:
+        cost[cost > bottleneck * _SLACK] = np.inf
+        cost += total
+        choices.append(cost.argmin(axis=1))
+        total = cost[np.arange(len(cost)), choices[-1]]
+    at, boundaries = 0, [spans[-1].start]
+    for choice, span in zip(reversed(choices), reversed(spans[:-1]), strict=True):
+        at = int(choice[at])
+        boundaries.append(span.start + at)
+    return Cut(costs.candidates[boundaries[::-1]], bottleneck, float(total[0]))
 
 
-def _least_bottleneck(costs: StageCosts, opened: BoolArray) -> float:
-    best = np.where(np.arange(len(costs.candidates)) == 0, 0.0, np.inf)
-    for stage in range(costs.problem.n_stages):
-        reached = np.maximum(costs.allowed(stage), best).min(axis=1)
-        best = np.where(opened[stage + 1], reached, np.inf)
-    return float(best[-1])
+def _span(opened: BoolArray) -> slice:
+    """From the first open boundary to the last."""
+    indices = np.flatnonzero(opened)
+    return slice(int(indices[0]), int(indices[-1]) + 1)
 
 
-def _better(cut: Cut, other: Cut) -> bool:
-    """Whether `cut` is at least as good as `other`."""
-    if cut.bottleneck != other.bottleneck:
-        return cut.bottleneck < other.bottleneck
-    return cut.total <= other.total
+def _least_bottleneck(allowed: list[FloatArray]) -> float:
+    best = np.zeros(1)
+    for cost in allowed:
+        best = np.maximum(cost, best).min(axis=1)
+    return float(best[0])
 
 
-def _coarse_candidates(line: LinearOrder) -> IntArray:
-    """All boundaries, or the narrowest one in each of COARSE slices of equal work."""
+def _candidates(line: LinearOrder, most: int) -> IntArray:
+    """All boundaries, or the narrowest one in each of `most` slices of equal work."""
     n = line.problem.n
-    if n < COARSE:
+    if n < most:
         return np.arange(n + 1)
     work = line.seconds(0)
     share = work / max(work[-1], np.finfo(float).tiny) + np.arange(n + 1) / n
-    slices = np.minimum((share / 2 * COARSE).astype(np.int64), COARSE - 1)
+    slices = np.minimum((share / 2 * most).astype(np.int64), most - 1)
     crossing = line.live(line.problem.value_forward_bytes + line.problem.value_backward_bytes)
     by_slice = np.lexsort((crossing, slices))
     narrowest = by_slice[np.unique(slices[by_slice], return_index=True)[1]]
@@ -228,8 +257,17 @@ def _coarse_candidates(line: LinearOrder) -> IntArray:
     return np.unique(np.concatenate([narrowest, pinned, pinned + 1, [0, n]]))
 
 
-def _near(boundaries: IntArray, n: int) -> IntArray:
-    """The boundaries within reach of the given ones."""
-    reach = max(COARSE // (2 * max(len(boundaries) - 2, 1)), 4)
-    near = boundaries[:, None] + np.arange(-reach, reach + 1)
+def _strides(n: int) -> list[int]:
+    """From the width of a slice down to single clusters."""
+    stride, strides = -(-n // _MANY), [1, 1]
+    while stride > 1:
+        strides.append(stride)
+        stride //= 4
+    return strides[::-1]
+
+
+def _near(boundaries: IntArray, n: int, stride: int) -> IntArray:
+    """The given boundaries and those a few strides from them."""
+    reach = max(_MANY // (2 * max(len(boundaries) - 2, 1)), 4)
+    near = boundaries[:, None] + stride * np.arange(-reach, reach + 1)
     return np.unique(np.clip(near, 0, n))

@@ -62,6 +62,7 @@ def _conclude(search: Search, answer: Answer) -> None:
         search.offer(answer.assignment, "proved" if answer.complete else "")
     if answer.complete and search.feasible:
         search.raise_bound(search.bottleneck_seconds)
+        search.confirm("proved: nothing better exists")
     elif answer.complete:
         search.proved_infeasible = True
 

@@ -7,14 +7,14 @@ count leaves or reaches zero, or where a producer moves.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
 
 import numpy as np
 
-from stagecut.ir.problem import Incidence, IntArray, Problem
+from stagecut.ir.problem import Incidence, Problem
 from stagecut.ir.solution import Assignment
+from stagecut.partitioner.arrays import Groups
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate, transfer_seconds
 
 Change = dict[int, float]
@@ -34,9 +34,9 @@ class Stages:
         self.memory: list[float] = scored.memory_bytes.tolist()
         self.size: list[int] = np.bincount(stage, minlength=problem.n_stages).tolist()
         self._seconds = (problem.forward_seconds + problem.backward_seconds)[problem.device_kind]
-        self._values = _Touches(problem.values, stage)
-        self._weights = _Touches(problem.weights, stage)
-        self._saved = _Touches(problem.saved, stage)
+        self._values = _Touches(problem.values, self.stage)
+        self._weights = _Touches(problem.weights, self.stage)
+        self._saved = _Touches(problem.saved, self.stage)
         self._producer = problem.values.members[problem.values.offsets[:-1]].tolist()
         self._trips: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
         self._limit = problem.memory_limit_bytes * LIMIT_TOLERANCE
@@ -71,7 +71,7 @@ class Stages:
             (self._saved, problem.saved_bytes, problem.in_flight),
         ):
             for item in touches.of_cluster[cluster]:
-                counts = touches.counts[item]
+                counts = touches.counts(item)
                 if counts[at] == 1:
                     change[at] -= float(size[item] * factor[at])
                 if not counts.get(to):
@@ -122,7 +122,7 @@ class Stages:
             self._workspace[at] = largest
 
     def _value_change(self, change: Change, value: int, cluster: int, to: int) -> None:
-        at, counts = self.stage[cluster], self._values.counts[value]
+        at, counts = self.stage[cluster], self._values.counts(value)
         producer = self._producer[value]
         home = self.stage[producer]
         if cluster != producer and counts[at] > 1 and counts.get(to):
@@ -161,7 +161,7 @@ class Stages:
         seconds = float(self.problem.weight_sync_seconds[weight])
         if not seconds:
             return
-        counts = self._weights.counts[weight]
+        counts = self._weights.counts(weight)
         before = {stage for stage, count in counts.items() if count}
         after = (before - {at} if counts[at] == 1 else before) | {to}
         for stages, sign in ((before, -1.0), (after, 1.0)):
@@ -170,21 +170,28 @@ class Stages:
 
 
 class _Touches:
-    """How many members of each item each stage has."""
+    """How many members of each item each stage has; counted when first asked for."""
 
-    def __init__(self, items: Incidence, stage: IntArray) -> None:
-        members, offsets = items.members.tolist(), items.offsets.tolist()
-        at = stage[items.members].tolist()
-        spans = pairwise(offsets)
-        self.of_cluster: list[list[int]] = [[] for _ in range(len(stage))]
-        self.counts: list[dict[int, int]] = []
-        for item, (start, end) in enumerate(spans):
-            self.counts.append(dict(Counter(at[start:end])))
-            for member in members[start:end]:
-                self.of_cluster[member].append(item)
+    def __init__(self, items: Incidence, stage: list[int]) -> None:
+        """`stage` is the live list of stages, changed only after `move` is told."""
+        item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
+        self._items = items
+        self._stage = stage
+        self._counts: dict[int, dict[int, int]] = {}
+        self.of_cluster = Groups.of(items.members, item, len(stage))
+
+    def counts(self, item: int) -> dict[int, int]:
+        """Members of the item in each stage that ever had one."""
+        if item not in self._counts:
+            counts: dict[int, int] = {}
+            for member in self._items[item].tolist():
+                at = self._stage[member]
+                counts[at] = counts.get(at, 0) + 1
+            self._counts[item] = counts
+        return self._counts[item]
 
     def move(self, cluster: int, at: int, to: int) -> None:
         for item in self.of_cluster[cluster]:
-            counts = self.counts[item]
+            counts = self.counts(item)
             counts[at] -= 1
             counts[to] = counts.get(to, 0) + 1

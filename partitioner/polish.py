@@ -14,6 +14,7 @@ import numpy as np
 
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment
+from stagecut.partitioner.arrays import Groups
 from stagecut.partitioner.dp import cut_order
 from stagecut.partitioner.evaluate import evaluate, score
 from stagecut.partitioner.moves import Stages
@@ -70,11 +71,9 @@ class _MoveSearch:
     def __init__(self, problem: Problem, assignment: Assignment) -> None:
         self.problem = problem
         self.stages = Stages(problem, assignment)
-        self._before: list[list[int]] = [[] for _ in range(problem.n)]
-        self._after: list[list[int]] = [[] for _ in range(problem.n)]
-        for a, b in problem.edges.tolist():
-            self._after[a].append(b)
-            self._before[b].append(a)
+        source, destination = problem.edges.T
+        self._after = Groups.of(source, destination, problem.n)
+        self._before = Groups.of(destination, source, problem.n)
         self._heap: list[tuple[float, int, int]] = []
         self._locked: set[int] = set()
 

@@ -73,6 +73,17 @@ class Search:
         self.lower_bound_seconds = max(self.lower_bound_seconds, seconds)
 
     @property
+    def incumbent(self) -> Assignment:
+        """The best assignment offered."""
+        assert self._incumbent is not None, "ask for the incumbent once there is one"
+        return self._incumbent
+
+    def confirm(self, note: str) -> None:
+        """Credits the trial with the incumbent, which it proved or could not improve."""
+        if self._score < self._trial_score:
+            self._trial_score, self._trial_note = self._score, note
+
+    @property
     def feasible(self) -> bool:
         """Whether the incumbent breaks no constraint."""
         return self._incumbent is not None and not self._score[0]
@@ -105,10 +116,9 @@ class Search:
 
     def solution(self) -> Solution:
         """The incumbent with its certificate."""
-        assert self._incumbent is not None, "solution() is for a feasible search"
         return Solution(
-            assignment=self._incumbent,
-            evaluation=evaluate(self.problem, self._incumbent),
+            assignment=self.incumbent,
+            evaluation=evaluate(self.problem, self.incumbent),
             method=self._method,
             lower_bound_seconds=self.lower_bound_seconds,
             optimal=self.gap <= PROVED,

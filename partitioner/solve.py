@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
@@ -16,12 +17,13 @@ from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.polish import polish, relinearise
 from stagecut.partitioner.search import Search
+from stagecut.partitioner.shake import shake
 from stagecut.partitioner.uniform import uniform
 
 _GOOD_ENOUGH = 0.01
-_POLISHED = 3
-_SEED_BUDGET = 150_000
-"""METIS seeds times clusters."""
+_ORDERS, _POLISHED, _SEEDS = 300_000, 100_000, 150_000
+"""Budgets times clusters: orders cut, cuts polished, METIS seeds; one of each at least."""
+_MOST_POLISHED = 3
 
 
 def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
@@ -55,6 +57,10 @@ def _auto(search: Search) -> None:
     if not search.finished(_GOOD_ENOUGH):
         _bound(search)
     if not search.finished(_GOOD_ENOUGH):
+        with search.trial("search"):
+            shake(search, _GOOD_ENOUGH)
+            search.confirm("nothing better found")
+    if not search.finished(_GOOD_ENOUGH):
         with search.trial("exact"):
             close_gap(search)
 
@@ -80,13 +86,14 @@ def _dp(search: Search) -> None:
     """The best cut of each named order; the best few polished."""
     with search.trial("dp"):
         cuts = list(_order_cuts(search))
-        for assignment, order in search.best(cuts)[:_POLISHED]:
+        polished = min(_MOST_POLISHED, _budget(search, _POLISHED))
+        for assignment, order in search.best(cuts)[:polished]:
             search.offer(polish(search.problem, assignment, order))
 
 
 def _order_cuts(search: Search) -> Iterable[tuple[Assignment, IntArray]]:
     """Each named order's best cut, or where nothing fits the one that lacks the fewest bytes."""
-    for name, order in orders(search.problem):
+    for name, order in islice(orders(search.problem), _budget(search, _ORDERS)):
         if search.out_of_time():
             return
         cut = cut_order(search.problem, order)
@@ -103,15 +110,19 @@ def _metis(search: Search) -> None:
     problem = search.problem
     with search.trial("metis"):
         _, program = next(orders(problem))
-        budget = max(1, _SEED_BUDGET // problem.n)
-        for number, (name, seed) in enumerate(metis_seeds(problem, program)):
-            if number >= budget or search.out_of_time():
+        for name, seed in islice(metis_seeds(problem, program), _budget(search, _SEEDS)):
+            if search.out_of_time():
                 return
             cut = cut_order(problem, relinearise(seed, program))
             search.offer(seed, name)
             if cut is not None:
                 search.offer(cut, name)
             search.offer(polish(problem, seed if cut is None else cut, program), name)
+
+
+def _budget(search: Search, work: int) -> int:
+    """How many times something of the problem's size may be done."""
+    return max(1, work // search.problem.n)
 
 
 def _uniform(search: Search) -> None:

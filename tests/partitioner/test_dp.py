@@ -70,7 +70,7 @@ def test_grid_costs_equal_counting(seed, n, items):
 def test_long_orders_are_refined_to_the_exact_cut(monkeypatch):
     p = chain(700, 5)
     exact = evaluate(p, cut_order(p, np.arange(700)))
-    monkeypatch.setattr(dp, "COARSE", 120)
+    monkeypatch.setattr(dp, "_MANY", 240)
     coarse = evaluate(p, cut_order(p, np.arange(700)))
     assert coarse.bottleneck_seconds <= exact.bottleneck_seconds * 1.001
 
