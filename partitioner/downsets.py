@@ -28,6 +28,8 @@ from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 
 MOST_PREFIXES = 24_000
+_MOST_CELLS = 20_000_000
+"""Prefixes times clusters: what their tables may take."""
 _MOST_PAIRS = 400_000_000
 
 
@@ -64,6 +66,7 @@ def best_by_downsets(
     """
     if not stage_alone_decides(problem).all():
         return None
+    most_prefixes = min(most_prefixes, _MOST_CELLS // problem.n)
     levels = [[0]]
     for boundary in range(1, problem.n_stages):
         outside, inside = low >= boundary, high < boundary

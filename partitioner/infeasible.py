@@ -26,14 +26,25 @@ def check_counts(problem: Problem) -> None:
         raise InfeasibleError("there is nothing to cut: the problem has no clusters")
 
 
-def infeasible(problem: Problem, orders: list[IntArray]) -> InfeasibleError:
-    """The error that says what stands in the way, from the nearest cut of `orders`."""
+def baseline_infeasible(method: str, faults: tuple[str, ...]) -> InfeasibleError:
+    """The error where a baseline's one assignment breaks constraints."""
+    return InfeasibleError(
+        f"method {method!r} takes no account of constraints and breaks {len(faults)} here: "
+        f"{'; '.join(faults)}. Use method='auto', which keeps them where that is possible"
+    )
+
+
+def infeasible(problem: Problem, orders: list[IntArray], proved: bool) -> InfeasibleError:
+    """The error that says what stands in the way, from the nearest cut of `orders`.
+
+    `proved` where an exact search found that there is no valid assignment.
+    """
     found = [least_missing_bytes(problem, order) for order in orders]
     cuts = [cut for cut in found if cut is not None]
     if not cuts:
         return InfeasibleError(_pins_leave_a_stage_empty(problem))
     missing, nearest = min(cuts, key=lambda cut: cut[0])
-    return InfeasibleError(_memory_message(problem, missing, nearest))
+    return InfeasibleError(_memory_message(problem, missing, nearest, proved))
 
 
 def _pins_leave_a_stage_empty(problem: Problem) -> str:
@@ -44,12 +55,12 @@ def _pins_leave_a_stage_empty(problem: Problem) -> str:
     )
 
 
-def _memory_message(problem: Problem, missing: float, nearest: Assignment) -> str:
+def _memory_message(problem: Problem, missing: float, nearest: Assignment, proved: bool) -> str:
     scored = evaluate(problem, nearest)
     limit = problem.memory_limit_bytes
     stage = int(np.argmax(scored.memory_bytes - limit))
     term, share = _largest_term(problem, scored, stage)
-    proof = _proof(problem)
+    proof = _proof(problem, proved)
     return (
         f"the model does not fit in the memory of {problem.n_stages} stages: in the nearest cut "
         f"found, stage {stage} (device position {stage}) needs {_size(scored.memory_bytes[stage])} "
@@ -72,7 +83,7 @@ def _largest_term(problem: Problem, scored: Evaluation, stage: int) -> tuple[str
     return term, terms[term] / max(sum(terms.values()), 1.0)
 
 
-def _proof(problem: Problem) -> str:
+def _proof(problem: Problem, proved: bool) -> str:
     """A sentence where simple counting proves that nothing fits, else what was not proved."""
     total, room = float(problem.weight_bytes.sum()), float(problem.memory_limit_bytes.sum())
     if total > room:
@@ -84,6 +95,8 @@ def _proof(problem: Problem) -> str:
             f"Proved: {problem.names[cluster]!r} alone needs {_size(float(alone[cluster]))} and "
             f"the largest device has {_size(float(problem.memory_limit_bytes.max()))}. "
         )
+    if proved:
+        return "Proved by exact search: no assignment fits. "
     return "Not proved impossible: none found in the budget. "
 
 

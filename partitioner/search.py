@@ -89,6 +89,11 @@ class Search:
         return self._incumbent is not None and not self._score[0]
 
     @property
+    def faults(self) -> tuple[str, ...]:
+        """What the incumbent breaks."""
+        return evaluate(self.problem, self.incumbent).faults
+
+    @property
     def bottleneck_seconds(self) -> float:
         """The incumbent's, infinity while there is none that breaks no constraint."""
         return self._score[1] if self.feasible else float("inf")

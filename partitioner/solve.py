@@ -9,16 +9,17 @@ from itertools import islice
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
+from stagecut.partitioner.baselines import layers, parameters, uniform
 from stagecut.partitioner.bound import binned_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
 from stagecut.partitioner.exact import close_gap
-from stagecut.partitioner.infeasible import check_counts, infeasible
+from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.polish import polish, relinearise
 from stagecut.partitioner.search import Search
 from stagecut.partitioner.shake import shake
-from stagecut.partitioner.uniform import uniform
+from stagecut.partitioner.tree import tree
 
 _GOOD_ENOUGH = 0.01
 _ORDERS, _POLISHED, _SEEDS = 300_000, 100_000, 150_000
@@ -27,7 +28,12 @@ _MOST_POLISHED = 3
 
 
 def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
-    """Cuts `problem` by `method`: auto, dp, metis or uniform.
+    """Cuts `problem` by `method`.
+
+    auto        the cheap ones, then more while the gap is above one percent
+    dp, metis   orders cut optimally; recursive bisection cut again; both polished
+    exact       the optimum, with its proof, as far as the budgets reach
+    uniform, parameters, layers, tree     baselines: they follow pins at most, never memory
 
     The work is bounded by budgets that depend on the problem alone, so the same problem gives the
     same answer; `time_limit` seconds is a safety stop, and a solution it stopped says so.
@@ -44,8 +50,13 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     search = Search(problem, time.monotonic() + time_limit)
     search.raise_bound(simple_bound(problem))
     _METHODS[method](search)
+    if not search.feasible and method in _BASELINES:
+        raise baseline_infeasible(method, search.faults)
     if not search.feasible:
-        raise infeasible(problem, [order for _, order in orders(problem)])
+        cut = [order for _, order in islice(orders(problem), _budget(search, _ORDERS))]
+        raise infeasible(problem, cut, search.proved_infeasible)
+    if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
+        _bound(search)
     return search.solution()
 
 
@@ -125,15 +136,24 @@ def _budget(search: Search, work: int) -> int:
     return max(1, work // search.problem.n)
 
 
-def _uniform(search: Search) -> None:
-    with search.trial("uniform"):
-        search.offer(uniform(search.problem))
+def _baseline(name: str, cut: Callable[[Problem], Assignment]) -> Callable[[Search], None]:
+    def run(search: Search) -> None:
+        with search.trial(name):
+            search.offer(cut(search.problem))
+
+    return run
 
 
+_BASELINES: dict[str, Callable[[Search], None]] = {
+    "uniform": _baseline("uniform", uniform),
+    "parameters": _baseline("parameters", parameters),
+    "layers": _baseline("layers", layers),
+    "tree": _baseline("tree", tree),
+}
 _METHODS: dict[str, Callable[[Search], None]] = {
     "auto": _auto,
     "dp": _dp,
     "metis": _metis,
     "exact": _exact,
-    "uniform": _uniform,
+    **_BASELINES,
 }
