@@ -93,7 +93,9 @@ class Pipeline:
         with _own_draws(self._random) as seed:
             actions = self._list(self.schedule, len(microbatches))
             outcome = self.runtime.run(Step(actions, microbatches, True, self._loss, seed))
-        return torch.stack(outcome.losses).sum()
+        # Summed in double precision, as every runtime does, so that all give the same number.
+        total = torch.stack([loss.double() for loss in outcome.losses]).sum()
+        return total.to(torch.get_default_dtype())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output for a whole batch, in the model's own container, without gradients.

@@ -1,0 +1,159 @@
+"""Bad input gets an error that says what happened, where, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import stagecut
+from stagecut.ir.errors import ArgumentError, InfeasibleError, PlanError, StagecutError, TraceError
+from tests.cases.models import Chain, Masked, Trees
+
+X = torch.zeros(2, 8)
+
+
+class BranchOnData(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if x.sum() > 0:
+            x = -x
+        return self.second(x)
+
+
+def test_more_stages_than_ops() -> None:
+    with pytest.raises(InfeasibleError, match=r"30 stages") as raised:
+        stagecut.partition(Chain(2), 30, (X,))
+    assert "4" in str(raised.value)
+
+
+def test_no_example() -> None:
+    with pytest.raises(ArgumentError, match=r"example_args=\(x,\)"):
+        stagecut.partition(nn.Bilinear(2, 2, 2), 2)
+
+
+def test_an_example_that_does_not_fit() -> None:
+    with pytest.raises(ArgumentError, match=r"does not fit Masked.forward.*'mask'"):
+        stagecut.partition(Masked(), 2, (X,))
+
+
+@pytest.mark.parametrize("n_gpus", [0, -1, 2.5])
+def test_a_number_of_devices_that_is_none(n_gpus: int) -> None:
+    with pytest.raises(ArgumentError, match="n_gpus"):
+        stagecut.partition(Chain(), n_gpus, (X,))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "best"}, "no method 'best'"),
+        ({"schedule": "2f2b"}, "2f2b"),
+        ({"cluster": "B9000"}, "B9000"),
+        ({"n_microbatches": 0}, "n_microbatches is 0"),
+        ({"memory_limit": "many"}, "memory_limit is 'many'"),
+        ({"memory_limit": -1}, "above 0"),
+        ({"pins": {"steps.99": 0}}, "steps.99"),
+        ({"pins": {"steps.0": 7}}, "7"),
+        ({"split": {"mask": None}}, "mask"),
+        ({"optimizer": "adamz"}, "adamz"),
+    ],
+)
+def test_options_that_are_none(options: dict[str, object], message: str) -> None:
+    with pytest.raises(StagecutError, match=message):
+        stagecut.partition(Chain(), 2, (X,), **options)  # type: ignore[arg-type]
+
+
+def test_a_memory_limit_that_nothing_meets() -> None:
+    with pytest.raises(InfeasibleError) as raised:
+        stagecut.partition(Chain(), 2, (X,), memory_limit=600)
+    message = str(raised.value)
+    assert "weights" in message
+    assert "saved activations" in message
+    assert "stage" in message
+
+
+def test_a_memory_limit_is_kept() -> None:
+    free = stagecut.partition(Chain(), 2, (X,))
+    limit = max(stage.memory.total for stage in free.stages)
+    kept = stagecut.partition(Chain(), 2, (X,), memory_limit=limit)
+    assert all(stage.memory.total <= limit for stage in kept.stages)
+
+
+def test_a_model_that_exceeds_the_devices_is_planned_and_says_so() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(60_000, 60_000, bias=False) for _ in range(8)))
+        x = torch.zeros(2, 60_000)
+    plan = stagecut.partition(model, 2, (x,), cluster="A100")
+    assert not plan.fits
+    assert "does not fit" in str(plan)
+
+
+def test_training_data_of_another_kind() -> None:
+    plan = stagecut.partition(Masked(), 2, (X, X))
+    pipe = stagecut.pipeline(plan, Masked(), loss_fn=lambda out: out.mean(), runtime="local")
+    for args, message in [
+        ((torch.zeros(4, 8),), "mask is missing"),
+        ((torch.zeros(4, 8), torch.zeros(3, 8)), "different numbers of rows: x 4, mask 3"),
+        ((torch.zeros(4, 8), torch.zeros(4, 8).double()), "mask is torch.float64"),
+        ((torch.zeros(4, 9), torch.zeros(4, 8)), r"x has shape \(1, 9\)"),
+        ((torch.zeros(0, 8), torch.zeros(0, 8)), "the batch is empty"),
+        ((torch.zeros(4, 8), None), "mask is None, traced as a tensor"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            pipe.train_step(*args)
+    with pytest.raises(ArgumentError, match="labels was not in the example"):
+        pipe.train_step(torch.zeros(4, 8), torch.zeros(4, 8), labels=X)
+
+
+def test_other_containers() -> None:
+    model = Trees()
+    plan = stagecut.partition(model, 2, ({"x": X, "scales": [X]},))
+    pipe = stagecut.pipeline(plan, model, runtime="local")
+    with pytest.raises(ArgumentError, match=r"missing: batch\['scales'\]"):
+        pipe({"x": X})
+
+
+def test_a_model_without_a_loss() -> None:
+    model = Chain()
+    pipe = stagecut.pipeline(stagecut.partition(model, 2, (X,)), model, runtime="local")
+    with pytest.raises(StagecutError, match="loss_fn"):
+        pipe.train_step(X)
+
+
+def test_an_inference_plan_does_not_train() -> None:
+    model = Chain()
+    plan = stagecut.partition(model, 2, (X,), training=False)
+    pipe = stagecut.pipeline(plan, model, runtime="local")
+    with pytest.raises(ArgumentError, match="training=True"):
+        pipe.train_step(X)
+    with pytest.raises(ArgumentError, match="training=True"):
+        pipe.train()
+
+
+def test_files_that_are_no_plans(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="no plan at"):
+        stagecut.Plan.load(tmp_path / "none.json")
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(PlanError, match="not a plan"):
+        stagecut.Plan.load(tmp_path / "x.json")
+    with pytest.raises(PlanError, match="no export folder"):
+        stagecut.pipeline(tmp_path, runtime="local")
+
+
+def test_a_traced_branch_names_the_users_line() -> None:
+    try:
+        plan = stagecut.partition(BranchOnData(), 2, (X,))
+    except TraceError as error:
+        assert "test_bad_input.py:" in str(error)
+        assert "x.sum() > 0" in str(error)
+        assert len(str(error).splitlines()) < 15
+    else:
+        # A frontend that keeps the branch whole must say so.
+        assert "export" in plan.data.frontend
+        assert "test_bad_input.py" in plan.data.frontend
