@@ -6,8 +6,8 @@
 
 `x += f(x)` in every layer leaves one base for the whole network, which no cut may part. What is
 not rewritten: a base that is an input, a weight or may be a view of one; a base of which another
-view is read later (it would miss the change); an op without a functional form that has the same
-result type and a derivative.
+view is read later (it would miss the change); an op that one mode alone runs;
+an op without a functional form that has the same result type and a derivative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from stagecut.ir.errors import UnsupportedError
-from stagecut.ir.graph import Arg, Effects, Graph, Op, Ref, Value, WeightRef, op_refs, refs
+from stagecut.ir.graph import Arg, Effects, Graph, Mode, Op, Ref, Value, WeightRef, op_refs, refs
 from stagecut.ir.types import TensorType, is_differentiable
 from stagecut.passes.fake import fake_leaf, fake_tensors
 from stagecut.passes.layout import contiguous
@@ -85,6 +85,8 @@ class _Rewrite:
 
     def _functional(self, op: Op, index: int) -> Op | None:
         """The op out of place, or None where it has to stay as it is."""
+        if any(isinstance(context, Mode) for context in op.context):
+            return None  # what it writes has to be there in the other mode too
         target, base = _functional_target(op.target), _base(op)
         if target is None or base is None or not self._ours_alone(base, index):
             return None

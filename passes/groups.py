@@ -4,6 +4,7 @@ Tied together are
 - everything that reads or writes a buffer, input or value which some op writes in place;
 - an op that nobody reads and that writes something, with what it touches;
 - a number that depends on data, with its users (such a size never crosses a cut);
+- a value that exists only in train or only in eval mode, with its users (it never crosses either);
 - a view with its producer or its only user, where no cut between them can be of use.
 
 Groups that reach each other both ways form one cluster (strongly connected components).
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from stagecut.ir.graph import Graph, Op
+from stagecut.ir.graph import Graph, Mode, Op, reads
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.users import Users, alias_classes, names_written, number_values
 from stagecut.passes.views import view_pairs
@@ -61,7 +62,8 @@ def cluster_ops(graph: Graph, users: Users, pin_of_op: tuple[int, ...]) -> Clust
     """
     free = replicated_ops(graph)
     sets = UnionFind(len(graph.ops))
-    for tied in (*_mutation_groups(graph, users), *_data_numbers(graph, users, free)):
+    one_mode = _one_mode(graph, users, free)
+    for tied in (*_mutation_groups(graph, users), *_data_numbers(graph, users, free), *one_mode):
         sets.join(tied - free)
     _tie_dead_effects(graph, users, sets, free)
     for view, other in view_pairs(graph, users, free):
@@ -111,6 +113,21 @@ def _data_numbers(graph: Graph, users: Users, free: frozenset[int]) -> list[set[
         for name, producer in made
         if producer is not None and producer not in free
     ]
+
+
+def _one_mode(graph: Graph, users: Users, free: frozenset[int]) -> list[set[int]]:
+    """An op that runs only in train or only in eval, with those that read it and one it reads."""
+    groups = []
+    for index, op in enumerate(graph.ops):
+        if index in free or not any(isinstance(c, Mode) for c in op.context):
+            continue
+        read = {r for value in op.results for r in users.readers.get(value.name, ())}
+        made = [users.producer[name] for name in reads(op) if name in users.producer]
+        before = [i for i in made if i not in free][-1:]
+        alone = not read and not before and not op.effects.mutates
+        neighbour = _neighbour(graph, index, free) if alone else None
+        groups.append({index, *read, *before, *(() if neighbour is None else (neighbour,))})
+    return groups
 
 
 def _tie_dead_effects(graph: Graph, users: Users, sets: UnionFind, free: frozenset[int]) -> None:
