@@ -73,7 +73,8 @@ def call(target: str, args: Sequence[str], kwargs: Sequence[tuple[str, str]]) ->
     if rewritten is not None:
         return rewritten
     if target in _INFIX and len(args) == 2 and not kwargs:
-        return f"{args[0]} {_INFIX[target]} {args[1]}"
+        left, right = (f"({arg})" if " if " in arg else arg for arg in args)
+        return f"{left} {_INFIX[target]} {right}"
     if target in _METHODS and args:
         return _method(_METHODS[target], args, keywords)
     function = _FUNCTIONS.get(target, target)

@@ -76,6 +76,7 @@ def _preamble(stage: StageWiring) -> Iterator[Line]:
 
 def _statements(stage: StageWiring, draws: Mapping[str, int]) -> Iterator[Line]:
     dead = _last_uses(stage)
+    modes = _modes(stage)
     origin = ("", "")
     for position, op in enumerate(stage.ops):
         if (op.scope, op.source) != origin and (op.scope or op.source):
@@ -84,13 +85,41 @@ def _statements(stage: StageWiring, draws: Mapping[str, int]) -> Iterator[Line]:
         if op.name in draws:
             yield Line(f"self.reseed({draws[op.name]}, device)", op.context)
         yield Line(statement(op), op.context)
-        if dead[position]:
-            yield Line(f"del {', '.join(dead[position])}", op.context)
+        yield from _deletions(dead[position], op.context, modes)
+
+
+def _modes(stage: StageWiring) -> dict[str, Context]:
+    """The mode of every value that exists in one mode only."""
+    return {
+        value.name: context
+        for op in stage.ops
+        for context in op.context
+        if isinstance(context, Mode)
+        for value in op.results
+    }
+
+
+def _deletions(
+    names: Sequence[str], context: tuple[Context, ...], modes: Mapping[str, Context]
+) -> Iterator[Line]:
+    groups: dict[Context | None, list[str]] = {}
+    for name in names:
+        mode = modes.get(name)
+        groups.setdefault(None if mode in context else mode, []).append(name)
+    for mode, group in groups.items():
+        where = context if mode is None else (*context, mode)
+        yield Line(f"del {', '.join(group)}", where)
 
 
 def statement(op: Op) -> str:
     """One op as an assignment."""
+    if op.target == "stagecut.refuse":
+        return f"raise NotImplementedError({expression(op.args[0])})"
     args = [expression(arg) for arg in op.args]
+    if op.target == "operator.getitem" and op.args[1] == ByMode(0, 1):
+        # Not an index: of the two values only one exists in each mode.
+        train, evaluation = map(expression, op.args[0])  # type: ignore[arg-type]
+        return f"{op.name} = {train} if self.training else {evaluation}"
     written = call(op.target, args, [(name, expression(arg)) for name, arg in op.kwargs])
     if not op.results:
         return written

@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from stagecut.frontend import effects, symbols
-from stagecut.frontend.modes import mode_arguments
+from stagecut.frontend.modes import counts_batches, mode_arguments
 from stagecut.frontend.sources import scope_of, source_of
 from stagecut.ir.errors import TraceError
 from stagecut.ir.graph import (
@@ -26,6 +26,7 @@ from stagecut.ir.graph import (
     Context,
     Effects,
     GradMode,
+    Mode,
     Op,
     Ref,
     StageDevice,
@@ -115,6 +116,8 @@ class Lowering:
 
     def _op(self, node: fx.Node, target: str, context: tuple[Context, ...]) -> None:
         scope = scope_of(node)
+        if counts_batches(node, scope, self.model):
+            context = (Mode(True), *context)
         by_mode = mode_arguments(node, scope, self.model)
         args = tuple(
             by_mode.get(name) or self.argument(arg)

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from stagecut.frontend import effects
 from stagecut.ir.graph import ByMode
 
 # The argument that a module computes from `self.training`.
@@ -51,6 +53,18 @@ def mode_arguments(node: fx.Node, scope: str, model: nn.Module) -> dict[str, ByM
     if not given:
         return {}
     return {name: ByMode(given, 0.0 if isinstance(given, float) else False)}
+
+
+def counts_batches(node: fx.Node, scope: str, model: nn.Module) -> bool:
+    """Whether an op is a norm's own count of the batches it saw, which eval leaves alone."""
+    if not _trains(model, scope) or not effects.mutated(node):
+        return False
+    try:
+        module = model.get_submodule(scope)
+    except AttributeError:
+        return False
+    name = str(getattr(getattr(node.target, "_schema", None), "name", ""))
+    return isinstance(module, _NormBase) and name not in _MODE_ARGUMENTS
 
 
 def _trains(model: nn.Module, scope: str) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from stagecut.frontend import symbols
+from stagecut.frontend.align import NoMatch, align, refuse_eval
 from stagecut.frontend.example import Example, prepare
 from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.lower import Lowering, weight_arguments
+from stagecut.frontend.mode_reads import mode_reads
 from stagecut.frontend.retype import rehint, renamed
+from stagecut.frontend.sources import short_path
 from stagecut.frontend.splitting import whole_inputs
 from stagecut.frontend.trees import dump_tree, flatten, leaf_paths
 from stagecut.frontend.weights import WeightTable, weight_table
@@ -49,15 +52,50 @@ def trace(
         TraceError: torch.export cannot trace the model; names the user's line.
     """
     example = prepare(model, args, kwargs or {}, split or {})
+    traced = _traced(model, example, training, split or {})
+    if training and (places := mode_reads(model)):
+        traced = replace(traced, graph=_in_both_modes(model, example, traced, places, split or {}))
+    return replace(traced, graph=verify(traced.graph))
+
+
+def _traced(
+    model: nn.Module, example: Example, training: bool, split: Mapping[str, int | None]
+) -> Traced:
     with _mode(model, training):
         exported = export(model, example)
-        program = exported.program
-        constants = _constants(program)
+        constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
-    return Traced(verify(renamed(whole_inputs(graph, split or {}))), constants)
+    return Traced(renamed(whole_inputs(graph, split)), constants)
+
+
+def _in_both_modes(
+    model: nn.Module,
+    example: Example,
+    train: Traced,
+    places: Sequence[str],
+    split: Mapping[str, int | None],
+) -> Graph:
+    """The training graph, able to run in eval mode too; or refusing to, where it cannot be."""
+    try:
+        evaluated = _traced(model, example, False, split)
+        if not _equal(train.constants, evaluated.constants):
+            raise NoMatch("tensors that its code makes differ between train and eval mode")
+        return align(train.graph, evaluated.graph)
+    except (NoMatch, TraceError) as error:
+        fault = str(error).splitlines()[0]
+        shown = ", ".join(short_path(place) for place in places[:3])
+        return refuse_eval(
+            train.graph,
+            f"{train.graph.name} runs other code in eval than in train mode ({shown}), and the two "
+            f"cannot be one program: {fault}. Plan again with partition(..., training=False)",
+        )
+
+
+def _equal(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    return set(a) == set(b) and all(t.is_meta or torch.equal(t, b[name]) for name, t in a.items())
 
 
 @contextlib.contextmanager
