@@ -42,13 +42,13 @@ class LocalRuntime:
     ) -> None:
         self.runners = stage_runners(program, tensors, range(len(program.stages)))
         place = next(iter(tensors.values())).device if tensors else torch.device("cpu")
-        mailbox = Mailbox()
+        self.mailbox = Mailbox()
         self.workers = [
             Worker(
                 device,
                 program,
                 {s: r for s, r in self.runners.items() if device_of_stage[s] == device},
-                mailbox,
+                self.mailbox,
                 place,
             )
             for device in range(max(device_of_stage) + 1)
@@ -61,6 +61,7 @@ class LocalRuntime:
             RuntimeFailure: a stage failed; names stage, micro-batch and the user's line.
         """
         outcome = Outcome()
+        self.mailbox.sent.clear()
         for runner in self.runners.values():
             runner.flying.clear()
         waiting = [worker.run(step, outcome) for worker in self.workers]

@@ -6,17 +6,21 @@ returned ◀──────── leaf.grad ◀── backward ◀── grad
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from stagecut.ir.expression import evaluate
 from stagecut.ir.graph import Arg, Ref, WeightRef
 from stagecut.ir.program import Port, StageProgram
 from stagecut.ir.types import ScalarType
+from stagecut.runtime.aliases import FreshAliases
+from stagecut.runtime.halves import Root, WeightHalf, input_half
 from stagecut.runtime.microbatches import MicroBatch
 
 Tensors = dict[str, torch.Tensor]
@@ -30,10 +34,12 @@ class InFlight:
 
     leaves: Tensors
     """What it received and sends gradients for."""
-    results: Tensors
-    """What it sent and gets gradients for."""
+    results: dict[str, GradientEdge]
+    """Where the gradients of what it sent enter; what it sent is not kept."""
     loss: torch.Tensor | None = None
     """Weighted by the micro-batch's share of the rows."""
+    weight_half: WeightHalf | None = None
+    """What is left once the input half has run."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,8 @@ class StageRunner:
     output_ports: tuple[Port, ...]
     """The values that they name."""
     flying: dict[int, InFlight] = field(default_factory=dict)
+    repeated: frozenset[int] | None = None
+    """The ids of the weights that one forward uses more than once, once that is known."""
 
     def forward(
         self,
@@ -57,6 +65,7 @@ class StageRunner:
         *,
         seed: int | None,
         training: bool,
+        halves: bool,
         loss: Loss | None,
     ) -> tuple[Tensors, list[Any]]:
         """Runs one micro-batch.
@@ -66,6 +75,7 @@ class StageRunner:
             received: Values from other stages, by name.
             seed: What random ops draw from; None leaves the generator alone.
             training: Whether a backward will follow.
+            halves: Whether it will come in two halves.
             loss: On the last stage in training.
 
         Returns:
@@ -80,16 +90,30 @@ class StageRunner:
         if hasattr(self.module, "seed"):
             self.module.seed = seed  # type: ignore[assignment]
         with torch.set_grad_enabled(training):
-            made = self.module(*self._arguments(microbatch, values))
+            arguments = self._arguments(microbatch, values)
+            made = self._in_halves(arguments) if halves else self.module(*arguments)
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
             outputs = self._outputs(microbatch, {**values, **results})
             if training:
-                kept = {n: t for n, t in results.items() if t.requires_grad}
+                kept = {n: get_gradient_edge(t) for n, t in results.items() if t.requires_grad}
                 self.flying[microbatch.index] = InFlight(leaves, kept)
                 if loss is not None and self.outputs is not None:
                     value = loss(outputs, microbatch.target) * microbatch.share
                     self.flying[microbatch.index].loss = value
         return {n: t.detach() for n, t in results.items()}, outputs
+
+    def bring(self, microbatch: MicroBatch, place: torch.device) -> MicroBatch:
+        """The micro-batch with what this stage uses of it on the stage's device."""
+        ports = (*self.program.inputs, *self.output_ports)
+        used = {port.name for port in ports if port.stage is None}
+        inputs = {
+            name: tensor.to(place, non_blocking=True) if name in used else tensor
+            for name, tensor in microbatch.inputs.items()
+        }
+        target = microbatch.target
+        if self.outputs is not None:
+            target = pytree.tree_map_only(torch.Tensor, lambda t: t.to(place), target)
+        return replace(microbatch, inputs=inputs, target=target)
 
     def loss(self, index: int) -> torch.Tensor | None:
         """The weighted loss of a micro-batch whose forward has run on the last stage."""
@@ -99,21 +123,32 @@ class StageRunner:
     def backward(self, index: int, gradients: Mapping[str, torch.Tensor]) -> Tensors:
         """Runs one micro-batch's backward and gives the gradients of what was received."""
         flying = self.flying.pop(index)
-        roots: list[torch.Tensor] = []
-        seeds: list[torch.Tensor | None] = []
-        if flying.loss is not None and flying.loss.requires_grad:
-            roots.append(flying.loss)
-            seeds.append(None)
-        for name, result in flying.results.items():
-            if name in gradients:
-                roots.append(result)
-                seeds.append(gradients[name])
+        roots = _roots(flying, gradients)
         if roots:
-            torch.autograd.backward(roots, seeds)
-        return {
-            name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-            for name, leaf in flying.leaves.items()
-        }
+            torch.autograd.backward([edge for edge, _ in roots], [seed for _, seed in roots])
+        return _or_zeros(flying.leaves, [leaf.grad for leaf in flying.leaves.values()])
+
+    def backward_input(self, index: int, gradients: Mapping[str, torch.Tensor]) -> Tensors:
+        """The half of a backward that other stages wait for; gives what `backward` gives."""
+        flying = self.flying[index]
+        leaves = list(flying.leaves.values())
+        found, flying.weight_half = input_half(_roots(flying, gradients), leaves)
+        return _or_zeros(flying.leaves, found)
+
+    def backward_weight(self, index: int) -> None:
+        """The other half: adds to the gradients of the weights."""
+        half = self.flying.pop(index).weight_half
+        if half is not None:
+            half.run()
+
+    def _in_halves(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Runs the module so that each use of a weight can be told from the others."""
+        aliases = FreshAliases(self.repeated)
+        with contextlib.nullcontext() if self.repeated == frozenset() else aliases:
+            made: tuple[torch.Tensor, ...] = self.module(*arguments)
+        if self.repeated is None:
+            self.repeated = aliases.repeated
+        return made
 
     def _arguments(self, microbatch: MicroBatch, values: Mapping[str, Any]) -> list[Any]:
         return [
@@ -141,3 +176,18 @@ class StageRunner:
         path, _, leaf = name.rpartition(".")
         tensor: torch.Tensor = getattr(self.module.get_submodule(path), leaf)
         return tensor
+
+
+def _roots(flying: InFlight, gradients: Mapping[str, torch.Tensor]) -> list[Root]:
+    """Where a micro-batch's backward starts: at its loss, and at the results it has gradients of."""
+    roots: list[Root] = []
+    if flying.loss is not None and flying.loss.requires_grad:
+        roots.append((get_gradient_edge(flying.loss), torch.ones_like(flying.loss)))
+    roots += [(edge, gradients[n]) for n, edge in flying.results.items() if n in gradients]
+    return roots
+
+
+def _or_zeros(leaves: Tensors, gradients: Sequence[torch.Tensor | None]) -> Tensors:
+    """A gradient that is missing is zero, so that both ends agree on what is sent."""
+    pairs = zip(leaves.items(), gradients, strict=True)
+    return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in pairs}

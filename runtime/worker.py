@@ -123,7 +123,7 @@ class Worker:
         self, action: Compute, step: Step, arrived: list[tuple[int, Tensors]], outcome: Outcome
     ) -> None:
         runner = self.runners[action.stage]
-        microbatch = step.microbatches[action.microbatch]
+        microbatch = runner.bring(step.microbatches[action.microbatch], self.place)
         received = {name: tensor for _, tensors in arrived for name, tensor in tensors.items()}
         seed = None if step.seed is None else step.seed * len(step.microbatches) + microbatch.index
         made, outputs = runner.forward(
