@@ -72,4 +72,4 @@ def test_nothing_is_saved_when_planning_fails(shell: Shell, tmp_path: Path) -> N
 def test_numbers_out_of_range_are_a_usage_error() -> None:
     result = stagecut("plan", f"{TINY}:mlp", "-n", "0")
     assert result.returncode == 2
-    assert "--stages" in result.stderr
+    assert "--devices" in result.stderr

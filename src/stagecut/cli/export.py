@@ -16,7 +16,7 @@ from stagecut.report.units import bytes_text
 
 def export(
     model: options.Model,
-    stages: options.Stages,
+    devices: options.Devices,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="FOLDER", help="Where the stages go.")
     ],
@@ -39,7 +39,7 @@ def export(
     plan, loaded = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(stages, cluster, schedule, microbatches, method, memory_limit),
+        Request(devices, cluster, schedule, microbatches, method, memory_limit),
         weights=True,
     )
     plan.export(output, loaded.model)

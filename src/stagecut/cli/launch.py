@@ -18,8 +18,8 @@ def launch(job: Job) -> None:
     Raises:
         RuntimeFailure: a process failed; what it said is in the message.
     """
-    stages = "  ".join(f"{f'stage {rank}':>8}" for rank in range(job.world_size))
-    print(f"{'step':>4}  {'loss':>12}  {'seconds':>8}  {stages}   (processor seconds)", flush=True)
+    ranks = "  ".join(f"{f'rank {rank}':>8}" for rank in range(job.world_size))
+    print(f"{'step':>4}  {'loss':>12}  {'seconds':>8}  {ranks}   (processor seconds)", flush=True)
     try:
         spawn(work, args=(job,), nprocs=job.world_size)  # type: ignore[no-untyped-call]
     except ProcessException as error:

@@ -20,10 +20,15 @@ Model = Annotated[
         "with a config.json and, if you like, weights. Nothing is downloaded.",
     ),
 ]
-Stages = Annotated[
+Devices = Annotated[
     int,
     typer.Option(
-        "-n", "--stages", metavar="N", min=1, help="The number of stages, one device each."
+        "-n",
+        "--devices",
+        metavar="N",
+        min=1,
+        help="The number of devices. Each runs one stage, or two under the schedules interleaved, "
+        "zb_v and dualpipe_v.",
     ),
 ]
 Cluster = Annotated[
@@ -42,8 +47,9 @@ Schedule = Annotated[
     typer.Option(
         "--schedule",
         metavar="NAME",
-        help="The order of the work: [bold]1f1b[/bold] (least memory), [bold]gpipe[/bold] (all "
-        "forwards, then all backwards) or [bold]forward[/bold] (inference).",
+        help="The order of the work: [bold]1f1b[/bold] (little memory), [bold]gpipe[/bold] (all "
+        "forwards, then all backwards), [bold]forward[/bold] (inference), or interleaved, "
+        "zero_bubble, zb_v, dualpipe_v (smaller bubbles).",
     ),
 ]
 Microbatches = Annotated[
@@ -62,8 +68,9 @@ Method = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="How to cut: [bold]dp[/bold], [bold]metis[/bold], [bold]uniform[/bold] (equal numbers "
-        "of ops, for comparison) or [bold]auto[/bold], which tries them and keeps the best.",
+        help="How to cut: [bold]dp[/bold], [bold]metis[/bold], [bold]exact[/bold] (slow, proves "
+        "the optimum), [bold]uniform[/bold] (equal numbers of ops, for comparison) or "
+        "[bold]auto[/bold], which tries what is worth it and keeps the best.",
     ),
 ]
 MemoryLimit = Annotated[

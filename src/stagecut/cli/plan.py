@@ -15,7 +15,7 @@ from stagecut.cli.planning import Request, make_plan
 
 def plan(
     model: options.Model,
-    stages: options.Stages,
+    devices: options.Devices,
     cluster: options.Cluster = None,
     schedule: options.Schedule = "1f1b",
     microbatches: options.Microbatches = None,
@@ -41,7 +41,7 @@ def plan(
     made, _ = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(stages, cluster, schedule, microbatches, method, memory_limit),
+        Request(devices, cluster, schedule, microbatches, method, memory_limit),
         weights=False,
     )
     if save is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Request:
     """What a command asks `partition` for; each field is one option."""
 
-    n_stages: int
+    n_devices: int
     cluster: str | None
     schedule: str
     n_microbatches: int | None
@@ -43,7 +43,7 @@ def make_plan(
         status.update(f"Tracing and cutting {spec} ...")
         plan = stagecut.partition(
             loaded.model,
-            request.n_stages,
+            request.n_devices,
             loaded.args,
             dict(loaded.kwargs or {}),
             cluster=request.cluster,

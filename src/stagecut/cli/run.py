@@ -26,7 +26,7 @@ def run(
             "or a folder that [bold]stagecut export[/bold] wrote.",
         ),
     ],
-    stages: options.Stages,
+    devices: options.Devices,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", min=1, help="Training steps to run.")
     ] = 5,
@@ -36,9 +36,9 @@ def run(
     rows: options.Rows = 2,
     length: options.Length = 64,
 ) -> None:
-    """Train a pipeline for a few steps on this machine: one process a stage, on random data.
+    """Train a pipeline for a few steps on this machine: one process a device, on random data.
 
-    Prints the loss and the seconds of each step, and the processor time of every stage. The loss
+    Prints the loss and the seconds of each step, and the processor time of every process. The loss
     is the model's own where its output has one, else the mean square of its outputs. For real
     training write a script and start it with torchrun: the README has one.
 
@@ -49,15 +49,15 @@ def run(
       stagecut run stages/ -n 4
     """
     if (Path(model) / "plan.json").is_file():
-        _run_export(Path(model), stages, steps)
+        _run_export(Path(model), devices, steps)
     else:
-        request = Request(stages, "CPU", schedule, microbatches, method, None)
+        request = Request(devices, "CPU", schedule, microbatches, method, None)
         _run_model(model, Example(rows, length), request, steps)
 
 
-def _run_export(source: Path, n_stages: int, steps: int) -> None:
+def _run_export(source: Path, n_given: int, steps: int) -> None:
     n_devices = max(load_plan((source / "plan.json").read_text()).device_of_stage) + 1
-    if n_devices != n_stages:
+    if n_devices != n_given:
         raise ArgumentError(
             f"{source} was exported for {n_devices} devices; run it with -n {n_devices}, or export "
             "the model again"
@@ -65,7 +65,7 @@ def _run_export(source: Path, n_stages: int, steps: int) -> None:
     from stagecut.cli.launch import Job, launch
 
     with tempfile.TemporaryDirectory(prefix="stagecut-") as folder:
-        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_stages))
+        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_devices))
 
 
 def _run_model(spec: str, example: Example, request: Request, steps: int) -> None:
@@ -81,4 +81,4 @@ def _run_model(spec: str, example: Example, request: Request, steps: int) -> Non
         folder = Path(name)
         plan.save(folder / "plan.json")
         source = folder / "plan.json"
-        launch(Job(spec, example, source, bounds, steps, folder, request.n_stages))
+        launch(Job(spec, example, source, bounds, steps, folder, request.n_devices))
