@@ -7,7 +7,6 @@ from frozen value to frozen value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,12 @@ from stagecut.passes import (
     Clustering,
     annotate,
     build_problem,
-    describe_stages,
     drop_dead,
     out_of_place,
-    stages_of_ops,
 )
 from stagecut.pipe import Pipeline, connect
+from stagecut.placing import placed
 from stagecut.plan import Plan
-from stagecut.prediction import predict
 from stagecut.tensors import constants_of
 
 MICROBATCHES_PER_STAGE = 4
@@ -117,17 +114,10 @@ def partition(
         problem, clustering = pose(float("inf"))
         solution = solve(problem, method, time_limit)
 
-    stage = solution.assignment.stage
-    data = ir.Plan(
+    plan = ir.Plan(
         graph=graph,
-        stages_of_ops=stages_of_ops(graph, clustering, stage),
-        stages=_reports(
-            describe_stages(
-                graph, problem, clustering, stage, solution.evaluation, devices,
-                timetable.device_of_stage, optimizer, training,
-            ),
-            devices,
-        ),
+        stages_of_ops=(),
+        stages=(),
         cluster=devices,
         device_of_stage=timetable.device_of_stage,
         schedule=timetable.name,
@@ -135,7 +125,7 @@ def partition(
         optimizer=optimizer,
         method=solution.method,
         trials=solution.trials,
-        bottleneck_seconds=solution.evaluation.bottleneck_seconds,
+        bottleneck_seconds=0.0,
         lower_bound_seconds=solution.lower_bound_seconds,
         optimal=solution.optimal,
         stopped_by_clock=solution.stopped_by_clock,
@@ -145,9 +135,9 @@ def partition(
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
         notes=(*graph.notes, *notes),
-    )  # fmt: skip
-    timeline = predict(data)
-    return Plan(replace(data, step_seconds=timeline.step_seconds, bubble=timeline.bubble_share))
+    )
+    stage = solution.assignment.stage
+    return Plan(placed(plan, problem, clustering, stage, solution.evaluation))
 
 
 def pipeline(
@@ -240,13 +230,4 @@ def _example(
         f"partition({type(model).__name__}, …) needs an example of one micro-batch, for shapes and "
         "dtypes: partition(model, n, example_args=(x,)), or example_kwargs={...}; tensors on the "
         "meta device will do"
-    )
-
-
-def _reports(reports: Sequence[ir.StageReport], cluster: Cluster) -> tuple[ir.StageReport, ...]:
-    """A stage planned without a limit still has its device's memory to fit in."""
-    limits = [min(r.memory.limit, cluster.devices[r.rank].memory_bytes) for r in reports]
-    return tuple(
-        replace(report, memory=replace(report.memory, limit=limit))
-        for report, limit in zip(reports, limits, strict=True)
     )

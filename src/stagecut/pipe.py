@@ -28,7 +28,7 @@ from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs,
 from stagecut.runtime.norms import clip_gradients
 from stagecut.runtime.stage import StageRunner
 from stagecut.runtime.worker import Outcome, Step
-from stagecut.tensors import weights_of
+from stagecut.tensors import check_weights, weights_of
 
 LossFn = Callable[..., torch.Tensor]
 
@@ -337,26 +337,17 @@ def _load(
     if model is None:
         raise ArgumentError("pipeline(plan, model): give the model that was planned")
     tensors = weights_of(plan.data, model)
-    _check_shapes(plan.data, tensors)
+    check_weights(plan.data, tensors)
+    _check_values(plan.data, tensors)
     return plan.data, program_of(plan.data), tensors
 
 
-def _check_shapes(plan: ir.Plan, tensors: Mapping[str, torch.Tensor]) -> None:
-    faults = [
-        f"{w.name} was planned as {w.type}, the model has {t.dtype} {tuple(t.shape)}"
-        for w in plan.graph.weights
-        for t in [tensors[w.name]]
-        if tuple(t.shape) != w.type.hint_shape or str(t.dtype) != f"torch.{w.type.dtype}"
-    ]
-    faults += [
-        f"{w.name} has no values (meta device); load the model first"
-        for w in plan.graph.weights
-        if tensors[w.name].is_meta
-    ]
-    if faults:
+def _check_values(plan: ir.Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    empty = [w.name for w in plan.graph.weights if tensors[w.name].is_meta]
+    if empty:
         raise PlanError(
-            "the plan and the model do not belong together:\n"
-            + "\n".join(f"  {fault}" for fault in faults[:20])
+            f"{len(empty)} weights have no values, they are on the meta device "
+            f"({', '.join(empty[:5])}); load the model first"
         )
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import networkx
 from torch import nn
 
 from stagecut.codegen.folder import write_folder
 from stagecut.ir import plan as ir
 from stagecut.ir.errors import PlanError
+from stagecut.ir.graph import reads
 from stagecut.ir.plan import StageReport, dump_plan, load_plan
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.timeline import Timeline
+from stagecut.placing import changes, moved
 from stagecut.prediction import predict, program_of
 from stagecut.report.plan import render_html, render_text
 from stagecut.report.trace import to_trace
-from stagecut.tensors import weights_of
+from stagecut.tensors import check_weights, weights_of
 
 
 class Plan:
@@ -93,6 +96,52 @@ class Plan:
         """The generated stages: source text and wiring."""
         return program_of(self.data)
 
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The graph of ops: nodes with `stages`, `scope` and `target`, an edge a value read."""
+        graph = networkx.MultiDiGraph(name=self.data.graph.name)
+        makers: dict[str, str] = {}
+        for op, stages in zip(self.data.graph.ops, self.data.stages_of_ops, strict=True):
+            graph.add_node(op.name, stages=stages, scope=op.scope, target=op.target)
+            for value in reads(op):
+                if value in makers:
+                    graph.add_edge(makers[value], op.name, value=value)
+            makers |= {value.name: op.name for value in op.results}
+        return graph
+
+    def move(self, module: str, *, stage: int) -> Plan:
+        """The plan with one module in another stage, scored anew; this plan is left as it is.
+
+        Raises:
+            ArgumentError: there is no such module or stage.
+            PlanError: the stages would no longer form a pipeline.
+        """
+        return Plan(moved(self.data, module, stage))
+
+    def diff(self, other: Plan) -> str:
+        """What another plan of the same model does differently, one line each."""
+        ours, theirs = self.data, other.data
+        lines = [
+            f"{module}: stage {before} -> {after}"
+            for module, (before, after) in changes(ours, theirs).items()
+        ]
+        lines += [
+            f"{name}: {old:.4g} -> {new:.4g} s"
+            for name, old, new in (
+                ("bottleneck", ours.bottleneck_seconds, theirs.bottleneck_seconds),
+                ("step", ours.step_seconds, theirs.step_seconds),
+            )
+            if old != new
+        ]
+        return "\n".join(lines) or "no difference"
+
+    def verify(self, model: nn.Module) -> None:
+        """Returns if the model's weights are those that were planned.
+
+        Raises:
+            PlanError: every name, shape and dtype that differs.
+        """
+        check_weights(self.data, weights_of(self.data, model))
+
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON; `Plan.load` reads it."""
         Path(path).write_text(dump_plan(self.data))
@@ -117,4 +166,5 @@ class Plan:
             PlanError: the model is not the one that was planned, or its weights have no values.
         """
         tensors = weights_of(self.data, model)
+        check_weights(self.data, tensors)
         write_folder(Path(folder), dump_plan(self.data), self.programs(), tensors)

@@ -42,6 +42,25 @@ def weights_of(plan: Plan, model: nn.Module) -> dict[str, torch.Tensor]:
     return {weight.name: held[weight.name] for weight in plan.graph.weights}
 
 
+def check_weights(plan: Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Returns if the tensors of `weights_of` have the shapes and dtypes that were planned.
+
+    Raises:
+        PlanError: all that differ.
+    """
+    faults = [
+        f"{w.name} was planned as {w.type}, the model has {t.dtype} {tuple(t.shape)}"
+        for w in plan.graph.weights
+        for t in [tensors[w.name]]
+        if tuple(t.shape) != w.type.hint_shape or str(t.dtype) != f"torch.{w.type.dtype}"
+    ]
+    if faults:
+        raise PlanError(
+            "the plan and the model do not belong together:\n"
+            + "\n".join(f"  {fault}" for fault in faults[:20])
+        )
+
+
 def constants_of(tensors: Mapping[str, torch.Tensor]) -> tuple[Constant, ...]:
     """Constant tensors as plain data."""
     return tuple(_constant(name, tensor) for name, tensor in tensors.items())

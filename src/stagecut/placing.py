@@ -1,0 +1,116 @@
+"""A plan with its ops placed: what every stage then holds, costs, sends, and how long a step is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stagecut.ir.errors import ArgumentError, PlanError
+from stagecut.ir.plan import Plan, StageReport
+from stagecut.ir.problem import IntArray, Problem
+from stagecut.ir.solution import Assignment, Evaluation
+from stagecut.partitioner import evaluate
+from stagecut.partitioner.schedules import in_flight, make_schedule
+from stagecut.passes import Clustering, annotate, build_problem, describe_stages, stages_of_ops
+from stagecut.prediction import predict
+
+
+def placed(
+    plan: Plan, problem: Problem, clustering: Clustering, stage: IntArray, evaluation: Evaluation
+) -> Plan:
+    """The plan with cluster c of its problem in stage[c], everything that follows filled in."""
+    reports = describe_stages(
+        plan.graph, problem, clustering, stage, evaluation, plan.cluster, plan.device_of_stage,
+        plan.optimizer, plan.graph.training,
+    )  # fmt: skip
+    made = replace(
+        plan,
+        stages_of_ops=stages_of_ops(plan.graph, clustering, stage),
+        stages=_within_devices(reports, plan),
+        bottleneck_seconds=evaluation.bottleneck_seconds,
+    )
+    timeline = predict(made)
+    return replace(made, step_seconds=timeline.step_seconds, bubble=timeline.bubble_share)
+
+
+def moved(plan: Plan, module: str, stage: int) -> Plan:
+    """The plan with one module's ops in another stage, scored anew.
+
+    Raises:
+        ArgumentError: no op is of that module, or there is no such stage.
+        PlanError: the stages would no longer form a pipeline; says which values would go back.
+    """
+    if not 0 <= stage < plan.n_stages:
+        raise ArgumentError(f"there is no stage {stage}; the plan has 0 to {plan.n_stages - 1}")
+    problem, clustering = _posed_again(plan)
+    where = np.array([_stage_of(plan, ops) for ops in clustering.ops_of_cluster], dtype=np.int64)
+    chosen = [
+        index
+        for index, ops in enumerate(clustering.ops_of_cluster)
+        if any(_is_under(plan.graph.ops[op].scope, module) for op in ops)
+    ]
+    if not chosen:
+        scopes = sorted({op.scope for op in plan.graph.ops if op.scope})
+        raise ArgumentError(f"no op is of module {module!r}; modules are {', '.join(scopes[:12])}")
+    where[chosen] = stage
+    evaluation = evaluate(problem, Assignment(where))
+    if evaluation.faults:
+        raise PlanError(
+            f"moving {module} to stage {stage} leaves no pipeline:\n"
+            + "\n".join(f"  {fault}" for fault in evaluation.faults[:10])
+        )
+    bare = replace(plan, method=f"{plan.method}, {module} moved to stage {stage}", optimal=False)
+    return placed(bare, problem, clustering, where, evaluation)
+
+
+def _posed_again(plan: Plan) -> tuple[Problem, Clustering]:
+    """The plan's problem without memory limits: an edit may exceed them, and the plan says so."""
+    n_devices = max(plan.device_of_stage) + 1
+    timetable = make_schedule(plan.schedule, plan.n_stages, n_devices, plan.n_microbatches)
+    return build_problem(
+        plan.graph,
+        cluster=plan.cluster,
+        n_stages=plan.n_stages,
+        n_microbatches=plan.n_microbatches,
+        in_flight=in_flight(timetable),
+        memory_limit=float("inf"),
+        optimizer=plan.optimizer,
+        training=plan.graph.training,
+        pins={},
+        costed={
+            device.name: annotate(plan.graph, device, {}, plan.graph.training)
+            for device in dict.fromkeys(plan.cluster.devices[1:])
+            if device != plan.cluster.devices[0]
+        },
+    )
+
+
+def _stage_of(plan: Plan, ops: Sequence[int]) -> int:
+    return next(iter(plan.stages_of_ops[ops[0]]))
+
+
+def _is_under(scope: str, module: str) -> bool:
+    return scope == module or scope.startswith(f"{module}.")
+
+
+def _within_devices(reports: Sequence[StageReport], plan: Plan) -> tuple[StageReport, ...]:
+    """A stage planned without a limit still has its device's memory to fit in."""
+    limits = [min(r.memory.limit, plan.cluster.devices[r.rank].memory_bytes) for r in reports]
+    return tuple(
+        replace(report, memory=replace(report.memory, limit=limit))
+        for report, limit in zip(reports, limits, strict=True)
+    )
+
+
+def changes(before: Plan, after: Plan) -> Mapping[str, tuple[int, int]]:
+    """The modules whose ops run in other stages: path to (stage before, stage after)."""
+    old = _stages_of_scopes(before)
+    new = _stages_of_scopes(after)
+    return {s: (old[s], new[s]) for s in old if s in new and old[s] != new[s]}
+
+
+def _stages_of_scopes(plan: Plan) -> dict[str, int]:
+    pairs = zip(plan.graph.ops, plan.stages_of_ops, strict=True)
+    return {op.scope: min(stages) for op, stages in reversed(list(pairs)) if op.scope}

@@ -1,0 +1,59 @@
+"""Plans as things to look into and to edit."""
+
+from __future__ import annotations
+
+import networkx
+import pytest
+import torch
+
+import stagecut
+from stagecut.ir.errors import ArgumentError, PlanError
+from tests.cases.models import Chain, LongSkip
+from tests.support.equality import Case, assert_trained_alike, train_pipeline, train_unsplit
+
+X = torch.randn(2, 8)
+
+
+def stages_of(plan: stagecut.Plan, module: str) -> set[int]:
+    graph = plan.to_networkx()
+    return {s for _, n in graph.nodes(data=True) if n["scope"] == module for s in n["stages"]}
+
+
+def test_a_moved_module_trains_as_before() -> None:
+    case = Case(LongSkip(), (torch.randn(8, 8),), {}, lambda out: out.square().mean())
+    want = train_unsplit(case, 4, 2)
+    plan = stagecut.partition(case.model, 2, (X,), n_microbatches=4, pins={"steps.2": 0})
+    edited = plan.move("steps.2", stage=1)
+    assert stages_of(plan, "steps.2") == {0}
+    assert stages_of(edited, "steps.2") == {1}
+    pipe = stagecut.pipeline(edited, case.model, loss_fn=case.loss, runtime="local")
+    assert_trained_alike(train_pipeline(case, pipe, 2), want)
+    assert "steps.2: stage 0 -> 1" in plan.diff(edited)
+    assert plan.diff(plan) == "no difference"
+    assert edited.lower_bound_seconds <= edited.bottleneck_seconds
+
+
+def test_an_edit_that_leaves_no_pipeline_is_refused() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,))
+    with pytest.raises(PlanError, match=r"moving steps.5 to stage 0 leaves no pipeline"):
+        plan.move("steps.5", stage=0)
+    with pytest.raises(ArgumentError, match=r"no op is of module 'nothing'"):
+        plan.move("nothing", stage=0)
+    with pytest.raises(ArgumentError, match="no stage 9"):
+        plan.move("steps.0", stage=9)
+
+
+def test_the_graph_for_networkx() -> None:
+    plan = stagecut.partition(LongSkip(), 2, (X,))
+    graph = plan.to_networkx()
+    assert networkx.is_directed_acyclic_graph(graph)
+    assert graph.number_of_nodes() == len(plan.data.graph.ops)
+    for a, b in graph.edges():
+        assert min(graph.nodes[a]["stages"]) <= max(graph.nodes[b]["stages"])
+
+
+def test_verify() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,))
+    plan.verify(Chain())
+    with pytest.raises(PlanError, match=r"steps.5.weight is not in the model"):
+        plan.verify(Chain(5))
