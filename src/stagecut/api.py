@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stagecut.connecting import connect
 from stagecut.frontend import trace
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
@@ -31,7 +32,7 @@ from stagecut.passes import (
     drop_dead,
     out_of_place,
 )
-from stagecut.pipe import Pipeline, connect
+from stagecut.pipe import Pipeline
 from stagecut.placing import placed
 from stagecut.plan import Plan
 from stagecut.tensors import constants_of

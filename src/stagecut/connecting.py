@@ -1,0 +1,146 @@
+"""From a plan to this process's stages, connected: loading, checking, agreeing between ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from stagecut.codegen.folder import read_folder, stage_tensors
+from stagecut.ir import plan as ir
+from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
+from stagecut.ir.plan import load_plan
+from stagecut.ir.program import PipelineProgram
+from stagecut.pipe import LossFn, Pipeline, Runtime
+from stagecut.plan import Plan
+from stagecut.prediction import program_of
+from stagecut.runtime.agreement import agree, share
+from stagecut.runtime.distributed import DistributedRuntime, check_world
+from stagecut.runtime.local import LocalRuntime
+from stagecut.tensors import check_weights, weights_of
+
+
+def connect(
+    plan: Plan | str | Path,
+    model: nn.Module | None,
+    *,
+    loss_fn: LossFn | None,
+    runtime: str,
+    n_microbatches: int | None,
+    schedule: str | None,
+) -> Pipeline:
+    """What `stagecut.pipeline` does; see there."""
+    if runtime not in ("auto", "local", "distributed"):
+        raise ArgumentError(f"no runtime {runtime!r}; choose local, distributed or auto")
+    if n_microbatches is not None and n_microbatches < 1:
+        raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    if runtime == "local" or (runtime == "auto" and not _several_ranks()):
+        data, program, tensors = _load(plan, model, None)
+        made: Runtime = LocalRuntime(program, tensors, data.device_of_stage)
+    else:
+        data, program, made = _distribute(plan, model)
+    return Pipeline(
+        data,
+        program,
+        made,
+        loss_fn,
+        n_microbatches or data.n_microbatches,
+        schedule or data.schedule,
+    )
+
+
+def _several_ranks() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() > 1
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _distribute(
+    plan: Plan | str | Path, model: nn.Module | None
+) -> tuple[ir.Plan, PipelineProgram, Runtime]:
+    """Builds this rank's stages, once all ranks agree on the plan and fit it."""
+    if not dist.is_initialized():
+        dist.init_process_group()
+    place = _place()
+    problem, loaded = None, None
+    try:
+        data = _data(plan)
+        check_world(data.device_of_stage)
+        mine = [s for s, rank in enumerate(data.device_of_stage) if rank == dist.get_rank()]
+        loaded = _load(plan, model, mine)
+    except StagecutError as error:
+        problem = str(error)
+    theirs = share(_summary(loaded[0]) if loaded else "")
+    if loaded and problem is None and _summary(loaded[0]) != theirs:
+        problem = "its plan differs from rank 0's; give every rank the same plan"
+    agree(problem)
+    assert loaded is not None  # agree() has raised otherwise
+    data, program, tensors = loaded
+    moved = {name: _move(tensor, place) for name, tensor in tensors.items()}
+    return data, program, DistributedRuntime(program, moved, data.device_of_stage, place)
+
+
+def _summary(plan: ir.Plan) -> str:
+    """What must be equal on every rank; how long the planner took need not be."""
+    decisions = (plan.stages_of_ops, plan.device_of_stage, plan.schedule, plan.n_microbatches)
+    return f"{plan.fingerprint} {decisions} {plan.torch_version}"
+
+
+def _place() -> torch.device:
+    if torch.cuda.is_available() and dist.get_backend() != "gloo":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _move(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """The same Parameter object on another device, as `model.to` does."""
+    if tensor.device == place:
+        return tensor
+    if isinstance(tensor, nn.Parameter):
+        tensor.data = tensor.data.to(place)
+        return tensor
+    return tensor.to(place)
+
+
+def _data(plan: Plan | str | Path) -> ir.Plan:
+    if isinstance(plan, Plan):
+        return plan.data
+    path = Path(plan) / "plan.json"
+    try:
+        return load_plan(path.read_text())
+    except OSError as error:
+        raise PlanError(f"{plan} is no export folder: {error}") from error
+
+
+def _load(
+    plan: Plan | str | Path, model: nn.Module | None, stages: Sequence[int] | None
+) -> tuple[ir.Plan, PipelineProgram, dict[str, torch.Tensor]]:
+    """A plan with the tensors of some of its stages, or of all."""
+    if not isinstance(plan, Plan):
+        data, program = read_folder(Path(plan))
+        mine = range(len(program.stages)) if stages is None else stages
+        held: dict[str, torch.Tensor] = {}
+        for index in mine:
+            held = {**stage_tensors(Path(plan), program.stages[index]), **held}
+        return data, program, held
+    if model is None:
+        raise ArgumentError("pipeline(plan, model): give the model that was planned")
+    tensors = weights_of(plan.data, model)
+    check_weights(plan.data, tensors)
+    _check_values(plan.data, tensors)
+    return plan.data, program_of(plan.data), tensors
+
+
+def _check_values(plan: ir.Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    empty = [w.name for w in plan.graph.weights if tensors[w.name].is_meta]
+    if empty:
+        raise PlanError(
+            f"{len(empty)} weights have no values, they are on the meta device "
+            f"({', '.join(empty[:5])}); load the model first"
+        )
