@@ -92,10 +92,10 @@ class _Annotation:
         ops = self.graph.ops
         keys = [self._forward(op, layouts) for op in ops]
         received = _received(self.graph, layouts)
-        costs = [self._cost(op, key, received) for op, key in zip(ops, keys, strict=True)]
+        flags = [_flags(op, received, layouts) for op in ops]
+        costs = list(map(self._cost, ops, keys, flags))
         if self.training:
-            backwards = [any(_flags(op, received)) for op in ops]
-            costs = with_sums(self.graph, costs, layouts, backwards, self.device)
+            costs = with_sums(self.graph, costs, layouts, list(map(any, flags)), self.device)
         costed = tuple(
             replace(op, results=_typed(op.results, layouts), cost=cost)
             for op, cost in zip(ops, costs, strict=True)
@@ -142,10 +142,10 @@ class _Annotation:
         except Exception as error:  # as in _probe
             return self._estimate(op, self.calls[key], _first_line(error)).backward(flags)
 
-    def _cost(self, op: Op, key: _Key | None, received: set[str]) -> Cost:
+    def _cost(self, op: Op, key: _Key | None, flags: tuple[bool, ...]) -> Cost:
         if key is None:
             return Cost(shares=(-1,) * len(op.results))
-        forward, flags = self.probes[key].forward, _flags(op, received)
+        forward = self.probes[key].forward
         if (key, flags) not in self.backwards:
             self.backwards[key, flags] = self._backward(op, key, flags)
         backward = self.backwards[key, flags]
@@ -166,9 +166,12 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _flags(op: Op, received: set[str]) -> tuple[bool, ...]:
+def _flags(op: Op, received: set[str], layouts: Layouts) -> tuple[bool, ...]:
     """Which results of the op have a gradient; an op in place stands for what it writes too."""
-    written = any(name in received for name in op.effects.mutates)
+    written = False
+    if op.effects.mutates:  # any view of the same storage may be what is read later
+        owners = {layouts.roots.get(name, name) for name in received}
+        written = any(layouts.roots.get(name, name) in owners for name in op.effects.mutates)
     return tuple(written or value.name in received for value in op.results)
 
 
@@ -179,7 +182,7 @@ def _received(graph: Graph, layouts: Layouts) -> set[str]:
         if isinstance(ref, Ref) and _requires_grad(layouts.values[ref.name])
     }  # fmt: skip
     for op in reversed(graph.ops):
-        if any(_flags(op, received)):
+        if any(_flags(op, received, layouts)):
             received.update(
                 ref.name for ref in op_refs(op)
                 if isinstance(ref, Ref) and _requires_grad(layouts.values[ref.name])

@@ -18,7 +18,19 @@ from typing import Any
 import torch
 
 from stagecut.ir.errors import UnsupportedError
-from stagecut.ir.graph import Arg, Effects, Graph, Mode, Op, Ref, Value, WeightRef, op_refs, refs
+from stagecut.ir.graph import (
+    Arg,
+    Effects,
+    Graph,
+    Mode,
+    Mode,
+    Op,
+    Ref,
+    Value,
+    WeightRef,
+    op_refs,
+    refs,
+)
 from stagecut.ir.types import TensorType, is_differentiable
 from stagecut.passes.fake import fake_leaf, fake_tensors
 from stagecut.passes.layout import contiguous
@@ -90,6 +102,8 @@ class _Rewrite:
         target, base = _functional_target(op.target), _base(op)
         if target is None or base is None or not self._ours_alone(base, index):
             return None
+        if any(isinstance(c, Mode) for c in op.context):
+            return None  # in the other mode there would be no result to take the base's place
         if not self._same_result(op, target):
             return None
         (result,) = op.results

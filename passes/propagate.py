@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stagecut.ir.graph import Arg, GradMode, Graph, Mode, Op, Ref, Weight, WeightRef, op_refs
+from stagecut.ir.graph import (
+    Arg,
+    GradMode,
+    Graph,
+    Mode,
+    Op,
+    Recompute,
+    Ref,
+    Weight,
+    WeightRef,
+    op_refs,
+)
 from stagecut.ir.types import TensorType
 from stagecut.passes.layout import Layout, contiguous
 from stagecut.passes.probe import Call
@@ -69,7 +80,7 @@ class Layouts:
             slots.append(self.weights[weight.name])
         args = tuple(_renumbered(a, numbers) for a in op.args)
         kwargs = tuple((k, _renumbered(a, numbers)) for k, a in op.kwargs)
-        context = tuple(c for c in op.context if not isinstance(c, Mode))
+        context = tuple(c for c in op.context if not isinstance(c, Mode | Recompute))
         if not self.training:
             context = (*(c for c in context if not isinstance(c, GradMode)), GradMode(False))
         return Call(

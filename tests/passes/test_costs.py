@@ -168,3 +168,38 @@ def test_repeated_layers_cost_no_more_time_to_annotate() -> None:
     assert time.perf_counter() - start < 2
     inner = {repr(op.cost) for op in costed.ops[2:-2] if op.target == "aten.linear.default"}
     assert len(inner) == 1
+
+
+def test_a_gradient_passes_through_a_write_into_a_view() -> None:
+    text = """
+graph @G(%x: f32[4, 8] {path="x", split=0}) {
+  weight @w: f32[8, 8] parameter trainable
+  %a: f32[4, 8] = aten.linear.default(%x, @w)
+  %z: f32[2, 4, 8] = aten.zeros.default([2, 4, 8])
+  %s: f32[4, 8] = aten.select.int(%z, 0, 0) {aliases=["z"]}
+  %c: f32[4, 8] = aten.copy_.default(%s, %a) {mutates=["s"], aliases=["s"]}
+  %y: f32[2, 4, 8] = aten.exp.default(%z)
+  return (%y)
+}
+"""
+    linear, *_, last = annotate(parse_graph(text), device("cpu"), {}, True).ops
+    assert last.results[0].requires_grad
+    assert linear.cost and linear.cost.backward_weight.flops == 2 * 4 * 8 * 8
+
+
+def test_what_runs_in_the_other_mode_alone_costs_nothing() -> None:
+    text = """
+graph @G(%x: f32[4, 8] {path="x", split=0}) {
+  weight @w: f32[8, 8] parameter trainable
+  %a: f32[4, 8] = aten.linear.default(%x, @w) {context=[training(true)]}
+  %b: f32[4, 8] = aten.relu.default(%x) {context=[training(false)]}
+  %c: f32[4, 8] = operator.getitem([%a, %b], mode(0, 1)) {aliases=["a", "b"]}
+  return (%c)
+}
+"""
+    for training in (True, False):
+        a, b, c = annotate(parse_graph(text), device("cpu"), {}, training).ops
+        assert a.cost and b.cost
+        assert bool(a.cost.forward.kernels) == training
+        assert bool(b.cost.forward.kernels) != training
+        assert c.results[0].requires_grad == training

@@ -75,6 +75,9 @@ def test_chains_end_at_the_last_name() -> None:
         (BASE + '%v: f32[6] = aten.view.default(%a, [6]) {aliases=["a"]}\n'
          + '%b: f32[6] = aten.add_.Tensor(%v, 1) {mutates=["v"], aliases=["v"]}\n return (%a)',
          "what is written is a view and the base is read later"),
+        (BASE + '%b: f32[2, 3] = aten.add_.Tensor(%a, %x) '
+         '{context=[training(true)], mutates=["a"], aliases=["a"]}\n return (%a)',
+         "it runs in one mode only"),
         ("%h: f16[2, 3] = aten.to.dtype(%x, torch.float16)\n"
          '%b: f16[2, 3] = aten.add_.Tensor(%h, %x) {mutates=["h"], aliases=["h"]}\n return (%b)',
          "out of place the result would be float32"),

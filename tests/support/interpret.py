@@ -35,16 +35,24 @@ def interpret(
         if item.value is not None
     }
 
+    idle = {v.name for op in graph.ops if not _runs(op, training) for v in op.results}
+
     def lookup(ref: Ref | WeightRef) -> Any:
-        return weights[ref.name] if isinstance(ref, WeightRef) else values[ref.name]
+        if isinstance(ref, WeightRef):
+            return weights[ref.name]
+        return None if ref.name in idle else values[ref.name]
 
     def value(arg: Arg) -> Any:
         return torch_value(arg, lookup, training=training, device=CPU)
 
     for op in graph.ops:
-        if all(c.training == training for c in op.context if isinstance(c, Mode)):
+        if _runs(op, training):
             values.update(_run(op, value, opaque or {}))
     return [value(output) for output in graph.outputs]
+
+
+def _runs(op: Op, training: bool) -> bool:
+    return all(c.training == training for c in op.context if isinstance(c, Mode))
 
 
 def _run(op: Op, value: Any, opaque: Mapping[str, nn.Module]) -> dict[str, Any]:
