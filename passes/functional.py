@@ -23,7 +23,6 @@ from stagecut.ir.graph import (
     Effects,
     Graph,
     Mode,
-    Mode,
     Op,
     Ref,
     Value,
@@ -102,8 +101,6 @@ class _Rewrite:
         target, base = _functional_target(op.target), _base(op)
         if target is None or base is None or not self._ours_alone(base, index):
             return None
-        if any(isinstance(c, Mode) for c in op.context):
-            return None  # in the other mode there would be no result to take the base's place
         if not self._same_result(op, target):
             return None
         (result,) = op.results
