@@ -18,31 +18,35 @@ class Scope(nn.Module):
     def __getitem__(self, name: str):
         return getattr(self, name)
 
-    def place(self, name: str) -> tuple["Scope", str]:
-        """The scope of a dotted name, made where it is missing, and the name's last part."""
-        *path, leaf = name.split(".")
-        scope = self
-        for part in path:
-            if part not in dict(scope.named_children()):
-                scope.add_module(part, Scope())
-            scope = scope[part]
-        return scope, leaf
 
-    def parameter(self, name: str, shape: tuple, dtype: torch.dtype, trainable: bool = True):
-        """Declares a parameter; its values come from a checkpoint."""
-        scope, leaf = self.place(name)
-        value = torch.empty(shape, dtype=dtype)
-        scope.register_parameter(leaf, nn.Parameter(value, requires_grad=trainable))
+def place(root: Scope, name: str) -> tuple[Scope, str]:
+    """The scope of a dotted name, made where it is missing, and the name's last part."""
+    *path, leaf = name.split(".")
+    scope = root
+    for part in path:
+        if part not in dict(scope.named_children()):
+            scope.add_module(part, Scope())
+        scope = scope[part]
+    return scope, leaf
 
-    def buffer(self, name: str, shape: tuple, dtype: torch.dtype, persistent: bool = True):
-        """Declares a buffer."""
-        scope, leaf = self.place(name)
-        scope.register_buffer(leaf, torch.empty(shape, dtype=dtype), persistent=persistent)
 
-    def tie(self, name: str, other: str):
-        """Gives a declared weight a second name."""
-        (scope, leaf), (holder, known) = self.place(name), self.place(other)
-        setattr(scope, leaf, holder[known])
+def parameter(root: Scope, name: str, shape: tuple, dtype: torch.dtype, trainable: bool = True):
+    """Declares a parameter; its values come from a checkpoint."""
+    scope, leaf = place(root, name)
+    value = torch.empty(shape, dtype=dtype)
+    scope.register_parameter(leaf, nn.Parameter(value, requires_grad=trainable))
+
+
+def buffer(root: Scope, name: str, shape: tuple, dtype: torch.dtype, persistent: bool = True):
+    """Declares a buffer."""
+    scope, leaf = place(root, name)
+    scope.register_buffer(leaf, torch.empty(shape, dtype=dtype), persistent=persistent)
+
+
+def tie(root: Scope, name: str, other: str):
+    """Gives a declared weight a second name."""
+    (scope, leaf), (holder, known) = place(root, name), place(root, other)
+    setattr(scope, leaf, holder[known])
 '''
 _RESEED = '''
     def reseed(self, op: int, device: torch.device) -> None:
@@ -71,6 +75,7 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
             "import torch",
             *(["import torch.nn.functional as F"] if "F." in text else []),
             "from torch import nn",
+            *(["from torch.utils.checkpoint import checkpoint"] if "checkpoint(" in text else []),
             *(["", "aten = torch.ops.aten"] if "aten." in text else []),
             _SCOPE,
             "",
@@ -121,11 +126,11 @@ def _parameter(port: Port) -> str:
 
 def _declaration(weight: Weight) -> list[str]:
     shape = tuple(dim_hint(dim) for dim in weight.type.shape)
-    given = f'"{weight.name}", {shape}, torch.{weight.type.dtype}'
+    given = f'self, "{weight.name}", {shape}, torch.{weight.type.dtype}'
     if weight.kind == "parameter":
-        line = f"self.parameter({given}{'' if weight.trainable else ', trainable=False'})"
+        line = f"parameter({given}{'' if weight.trainable else ', trainable=False'})"
     else:
         persistent = weight.kind == "buffer" and weight.persistent
-        line = f"self.buffer({given}{'' if persistent else ', persistent=False'})"
-    ties = [f'self.tie("{alias}", "{weight.name}")' for alias in weight.aliases]
+        line = f"buffer({given}{'' if persistent else ', persistent=False'})"
+    ties = [f'tie(self, "{alias}", "{weight.name}")' for alias in weight.aliases]
     return [f"        {text}" for text in (line, *ties)]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stagecut.codegen.recompute import Run, runs
+from stagecut.codegen.regions import Line, blocks
 from stagecut.codegen.spelling import call
 from stagecut.codegen.wiring import StageWiring
-from stagecut.ir.errors import UnsupportedError
 from stagecut.ir.graph import (
     Arg,
     Autocast,
     ByMode,
     Context,
-    GradMode,
     Mode,
     Op,
     Recompute,
@@ -25,16 +26,6 @@ from stagecut.ir.graph import (
     reads,
 )
 from stagecut.ir.types import TensorType
-
-_INDENT = "    "
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of code and the region it stands in."""
-
-    text: str
-    context: tuple[Context, ...] = ()
 
 
 def body(stage: StageWiring, draws: Mapping[str, int]) -> list[str]:
@@ -49,9 +40,8 @@ def body(stage: StageWiring, draws: Mapping[str, int]) -> list[str]:
         *(Line(f"{name} = {tensor}.size({dim})") for name, tensor, dim in stage.sizes),
         *_statements(stage, draws),
     ]
-    names = [port.name for port in stage.results]
-    lines.append(Line(f"return ({', '.join(names)}{',' if len(names) == 1 else ''})"))
-    return list(_blocks(lines))
+    lines.append(Line(f"return {_tuple([port.name for port in stage.results])}"))
+    return list(blocks(lines, 2))
 
 
 def _names_device(arg: Arg) -> bool:
@@ -75,17 +65,57 @@ def _preamble(stage: StageWiring) -> Iterator[Line]:
 
 
 def _statements(stage: StageWiring, draws: Mapping[str, int]) -> Iterator[Line]:
-    dead = _last_uses(stage)
-    modes = _modes(stage)
-    origin = ("", "")
-    for position, op in enumerate(stage.ops):
-        if (op.scope, op.source) != origin and (op.scope or op.source):
-            origin = (op.scope, op.source)
-            yield Line(f"# {'  '.join(filter(None, origin))}", op.context)
-        if op.name in draws:
-            yield Line(f"self.reseed({draws[op.name]}, device)", op.context)
-        yield Line(statement(op), op.context)
-        yield from _deletions(dead[position], op.context, modes)
+    writer = _Writer(stage, draws, _last_uses(stage), _modes(stage))
+    returned = frozenset(port.name for port in stage.results)
+    for number, run in enumerate(runs(stage.ops, returned)):
+        if run.group is None:
+            yield from writer.lines(range(run.start, run.stop))
+        else:
+            yield from writer.recomputed(run, f"recompute_{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    stage: StageWiring
+    draws: Mapping[str, int]
+    dead: list[list[str]]
+    modes: Mapping[str, Context]
+
+    def lines(self, positions: range, kept: frozenset[str] = frozenset()) -> Iterator[Line]:
+        """The statements of some ops; `kept` are not to be deleted among them."""
+        origin = ("", "")
+        for position in positions:
+            op = self.stage.ops[position]
+            context = tuple(c for c in op.context if not isinstance(c, Recompute))
+            if (op.scope, op.source) != origin and (op.scope or op.source):
+                origin = (op.scope, op.source)
+                yield Line(f"# {'  '.join(filter(None, origin))}", context)
+            if op.name in self.draws:
+                yield Line(f"self.reseed({self.draws[op.name]}, device)", context)
+            yield Line(statement(op), context)
+            names = [name for name in self.dead[position] if name not in kept]
+            yield from _deletions(names, context, self.modes)
+
+    def recomputed(self, run: Run, function: str) -> Iterator[Line]:
+        """A region as a function, and its call under torch's checkpoint."""
+        positions = range(run.start, run.stop)
+        yield Line(f"def {function}({', '.join(run.inputs)}):")
+        absent = [name for name in run.results if name in self.modes]
+        inner = [
+            *(Line(f"{name} = None") for name in absent),
+            *self.lines(positions, frozenset(run.inputs)),
+            Line(f"return {_tuple(run.results)}"),
+        ]
+        yield from (Line(text) for text in blocks(inner, 1))
+        given = ", ".join([function, *run.inputs, "use_reentrant=False"])
+        made = f"{', '.join(run.results)}{',' * (len(run.results) == 1)} = " * bool(run.results)
+        yield Line(f"{made}checkpoint({given})")
+        ends = [name for p in positions for name in self.dead[p] if name in run.inputs]
+        yield from _deletions(ends, (), self.modes)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
 def _modes(stage: StageWiring) -> dict[str, Context]:
@@ -152,8 +182,12 @@ def expression(arg: Arg) -> str:
 
 def weight_path(name: str) -> str:
     """A weight as the stage holds it: `self.transformer.h["3"].ln_1.weight`."""
-    parts = (f".{part}" if part.isidentifier() else f'["{part}"]' for part in name.split("."))
-    return "self" + "".join(parts)
+    return "self" + "".join(map(_step, name.split(".")))
+
+
+def _step(part: str) -> str:
+    plain = part.isidentifier() and not keyword.iskeyword(part)
+    return f".{part}" if plain else f'["{part}"]'
 
 
 def _last_uses(stage: StageWiring) -> list[list[str]]:
@@ -170,37 +204,3 @@ def _last_uses(stage: StageWiring) -> list[list[str]]:
         if name in tensors and name not in kept and position < len(stage.ops) - 1:
             dead[position].append(name)
     return dead
-
-
-def _blocks(lines: Sequence[Line]) -> Iterator[str]:
-    """Opens a `with` block wherever the region changes."""
-    current: tuple[Context, ...] = ()
-    for line in lines:
-        if line.context != current:
-            shared = 0
-            while (
-                shared < min(len(current), len(line.context))
-                and current[shared] == line.context[shared]
-            ):
-                shared += 1
-            for depth in range(shared, len(line.context)):
-                yield f"{_INDENT * (2 + depth)}{_opening(line.context[depth])}:"
-            current = line.context
-        yield f"{_INDENT * (2 + len(current))}{line.text}"
-
-
-def _opening(context: Context) -> str:
-    match context:
-        case GradMode(False):
-            return "with torch.no_grad()"
-        case GradMode(True):
-            return "with torch.enable_grad()"
-        case Autocast(dtype, enabled):
-            return f"with torch.autocast(device.type, dtype=torch.{dtype}, enabled={enabled})"
-        case Mode(training):
-            return "if self.training" if training else "if not self.training"
-        case Recompute():
-            raise UnsupportedError(
-                "recomputation is not written into stages yet; plan without recompute groups"
-            )
-    raise UnsupportedError(f"no region is written for {context}")

@@ -24,6 +24,7 @@ from stagecut.ir.graph import (
     Graph,
     Mode,
     Op,
+    Recompute,
     Ref,
     Value,
     WeightRef,
@@ -213,7 +214,8 @@ def _key(op: Op) -> tuple[object, ...]:
     """Equal for ops that may be the same call in both modes."""
     shape = tuple(map(_form, op.args)), tuple((name, _form(a)) for name, a in op.kwargs)
     types = tuple(value.type for value in op.results)
-    return op.target, op.scope, op.source, op.context, shape, types
+    context = tuple(c for c in op.context if not isinstance(c, Recompute))
+    return op.target, op.scope, op.source, context, shape, types
 
 
 def _form(arg: Arg) -> object:

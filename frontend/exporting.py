@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stagecut.frontend.checkpoints import marked_checkpoints
 from stagecut.frontend.example import Example
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import SpeedHints
@@ -93,10 +94,12 @@ def _export(model: nn.Module, example: Example, *, lengths: bool) -> torch.expor
         if free:
             shapes[leaf] = dict.fromkeys(free, torch.export.Dim.AUTO)
     try:
-        with _quiet(), SpeedHints():
+        with _quiet(), marked_checkpoints(), SpeedHints():
             return torch.export.export(
                 model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )
+    except TraceError:
+        raise
     except Exception as error:
         raise TraceError(_explain(model, error)) from error
 

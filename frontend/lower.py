@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 
 from stagecut.frontend import effects, symbols
+from stagecut.frontend.checkpoints import region_of
 from stagecut.frontend.modes import counts_batches, mode_arguments
 from stagecut.frontend.sources import scope_of, source_of
 from stagecut.ir.errors import TraceError
@@ -28,6 +29,7 @@ from stagecut.ir.graph import (
     GradMode,
     Mode,
     Op,
+    Recompute,
     Ref,
     StageDevice,
     TorchConstant,
@@ -118,6 +120,9 @@ class Lowering:
         scope = scope_of(node)
         if counts_batches(node, scope, self.model):
             context = (Mode(True), *context)
+        region = region_of(node)
+        if region is not None:
+            context = (Recompute(region), *context)
         by_mode = mode_arguments(node, scope, self.model)
         args = tuple(
             by_mode.get(name) or self.argument(arg)
