@@ -1,6 +1,17 @@
 """Everything that cuts: problems in, assignments with certificates out."""
 
 from stagecut.partitioner.evaluate import evaluate
-from stagecut.partitioner.solve import solve
+from stagecut.partitioner.explain import Explanation, Shift, explain
+from stagecut.partitioner.placement import Placement, solve_placed
+from stagecut.partitioner.solve import METHODS, solve
 
-__all__ = ["evaluate", "solve"]
+__all__ = [
+    "METHODS",
+    "Explanation",
+    "Placement",
+    "Shift",
+    "evaluate",
+    "explain",
+    "solve",
+    "solve_placed",
+]

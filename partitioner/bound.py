@@ -39,7 +39,7 @@ _FIRST_BINS = 96
 _SPLIT_ALL = 150
 """While no more bins than this survive, all are split; then those nearest the bound."""
 _NEAR = 0.3
-_MOST_BINS = 900
+_MOST_BINS = 600
 """Bins ever computed: the budget."""
 _NARROWEST = 1e-5
 _GAIN = 1e-5

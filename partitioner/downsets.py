@@ -1,9 +1,9 @@
-"""The exact optimum by dynamic programming over prefixes of the graph (downsets, ideals).
+r"""The exact optimum by dynamic programming over prefixes of the graph (downsets, ideals).
 
 Legend:  k stages, n clusters, e items, P_s the prefixes that boundary s may be, J a prefix of P_s,
 I one of P_(s - 1) inside it; N[I, e] members of item e in prefix I.
 
-    f[s, J] = min over I in P_(s - 1), I inside J, of max(f[s - 1, I], load of stage J \\ I)
+    f[s, J] = min over I in P_(s - 1), I inside J, of max(f[s - 1, I], load of stage J \ I)
 
 After Tarnawski et al. (NeurIPS 2020), whose programme runs over all prefixes of a DAG; here the
 lower bound's windows leave each boundary a few. Where the windows are too wide the count exceeds
@@ -228,7 +228,7 @@ class _StageLoads:
     def load(
         self, stage: int, below: _Level, inside: IntArray, above: _Level, j: int, upper: float
     ) -> FloatArray:
-        """Seconds of stage J \\ I for each I of `inside`; infinity where it is no candidate."""
+        r"""Seconds of stage J \ I for each I of `inside`; infinity where it is no candidate."""
         kind = self.problem.device_kind[stage]
         load: FloatArray = above.work[kind, j] - below.work[kind, inside]
         tried = np.flatnonzero(load < upper)

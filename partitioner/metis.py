@@ -1,4 +1,4 @@
-"""Seeds from METIS: recursive bisection, made acyclic at every level.
+r"""Seeds from METIS: recursive bisection, made acyclic at every level.
 
 METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998) knows no directions: plain k-way parts of a
 DAG depend on each other in circles and repair ruins them. Here each bisection is turned into "not
@@ -7,7 +7,7 @@ towards cuts that need little turning. The result orders the clusters for the dy
 
         bisect               project                        recurse
     a--b--c--d         a b | c d       an edge 1 -> 0       [a b] [c d]
-     \\    |  /          0 1 | 0 1  ->   pulls its end up,
+     \    |  /          0 1 | 0 1  ->   pulls its end up,
       e--f--g          ...             or its start down
 """
 
@@ -23,6 +23,7 @@ from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.arrays import BoolArray, sums
 from stagecut.partitioner.evaluate import round_trip_seconds
+from stagecut.partitioner.orders import stage_windows
 
 _SPRINGS = (1.0, 0.0, 3.0)
 _SEEDS = (2, 3)
@@ -79,6 +80,7 @@ class _Bisection:
         producer = np.repeat(values.members[values.offsets[:-1]], fan_out)
         wires = np.stack([producer, values.members[consumer]], axis=1)
         last = problem.n_stages - 1
+        low, high = stage_windows(problem)
         return _Bisection(
             problem,
             order,
@@ -87,7 +89,8 @@ class _Bisection:
             position[wires],
             wire_value,
             round_trip_seconds(problem, 0, min(1, last)),
-            *_stage_windows(problem, order, position[problem.edges]),
+            low[order],
+            high[order],
             springs,
             seed,
         )
@@ -157,21 +160,6 @@ class _Bisection:
         crossing = np.unique(self.wire_value[kept][half[wires[:, 0]] != half[wires[:, 1]]])
         work = sums(half.astype(np.int64), self.seconds[part], 2)
         return float(((work + self.value_seconds[crossing].sum()) / stages).max())
-
-
-def _stage_windows(problem: Problem, order: IntArray, edges: IntArray) -> tuple[IntArray, IntArray]:
-    """By position: the first and the last stage that the pins before and after allow."""
-    pins = problem.pins[order]
-    if (pins < 0).all():
-        return np.zeros_like(pins), np.full_like(pins, problem.n_stages - 1)
-    low = np.where(pins >= 0, pins, 0).tolist()
-    high = np.where(pins >= 0, pins, problem.n_stages - 1).tolist()
-    forwards = edges[np.argsort(edges[:, 0], kind="stable")].tolist()
-    for a, b in forwards:
-        low[b] = max(low[b], low[a])
-    for a, b in sorted(forwards, key=lambda edge: -edge[1]):
-        high[a] = min(high[a], high[b])
-    return np.asarray(low), np.asarray(high)
 
 
 def _later(half: BoolArray) -> BoolArray:

@@ -16,39 +16,54 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import coo_array
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.downsets import Answer, stage_alone_decides
-from stagecut.partitioner.evaluate import transfer_seconds
+from stagecut.partitioner.evaluate import evaluate, transfer_seconds
 
 Terms = list[tuple[int, float]]
 """A linear expression: (variable, coefficient); variable -1 is the constant."""
 
-_NODES = 20_000
+_NODES = 20_000_000
+"""Branch-and-bound nodes times nonzero coefficients, at effort 1."""
 _UNITS = 100.0
 """The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
-_CLOSER = 1 - 2e-7
+_OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
+_CLOSER = 1 - 1e-6
 """A solution is worth finding only if it is this much better."""
 
 
 def best_by_milp(
-    problem: Problem, low: IntArray, high: IntArray, upper: float, time_limit: float
+    problem: Problem,
+    low: IntArray,
+    high: IntArray,
+    upper: float,
+    time_limit: float,
+    effort: float = 1.0,
 ) -> Answer:
     """The best assignment with a bottleneck below `upper` and stages low..high [n].
 
-    Stops at a fixed number of branch-and-bound nodes, or at `time_limit` seconds.
+    Stops at a number of branch-and-bound nodes that falls with the programme's size and grows with
+    `effort`, or at `time_limit` seconds.
     """
     program = _Program(problem, low, high, upper)
     program.build()
-    solved = program.solve(time_limit)
-    if solved.status == 2:
+    solved = program.solve(time_limit, effort, presolve=True)
+    if solved.status == _SOLVER_ERROR:
+        solved = program.solve(time_limit, effort, presolve=False)
+    if solved.status == _NONE_EXISTS:
         return Answer(None, complete=True)
     if solved.x is None:
         return Answer(None, complete=False)
-    return Answer(program.assignment(solved.x), complete=solved.status == 0)
+    found, finished = program.assignment(solved.x), solved.status == _OPTIMAL
+    scored = evaluate(problem, found)
+    if scored.faults or scored.bottleneck_seconds >= upper:
+        # Better than the incumbent only by the solver's tolerances.
+        return Answer(None, complete=finished and solved.mip_dual_bound >= _UNITS * _CLOSER**2)
+    return Answer(found, complete=finished)
 
 
 class _Program:
@@ -79,10 +94,11 @@ class _Program:
         for load in self.load:
             self.at_most([*load, (0, -1.0)], 0.0)
 
-    def solve(self, time_limit: float):  # type: ignore[no-untyped-def]
+    def solve(self, time_limit: float, effort: float, presolve: bool) -> OptimizeResult:
         """What HiGHS answers."""
         shape = (len(self.limits), len(self.most))
         matrix = coo_array((self.coefficients, (self.rows, self.columns)), shape=shape).tocsr()
+        nodes = max(1, int(_NODES * effort / len(self.coefficients)))
         objective = np.zeros(len(self.most))
         objective[0] = 1.0
         return milp(
@@ -90,7 +106,12 @@ class _Program:
             integrality=np.asarray(self.whole),
             bounds=Bounds(np.zeros(len(self.most)), np.asarray(self.most)),
             constraints=LinearConstraint(matrix, -np.inf, np.asarray(self.limits)),
-            options={"time_limit": time_limit, "node_limit": _NODES, "mip_rel_gap": 1e-7},
+            options={
+                "time_limit": time_limit,
+                "node_limit": nodes,
+                "mip_rel_gap": 1e-7,
+                "presolve": presolve,
+            },
         )
 
     def assignment(self, values: FloatArray) -> Assignment:

@@ -9,6 +9,7 @@ cuts orders optimally needs only a good one. None is best everywhere; they are c
     least_live     greedily the fewest bytes alive          narrow cuts
     soon, late     by the work before, after                uses close to, far from their sources
     ratio          by the share of work before              between the two
+    pins_*         by the stages that the pins leave        as late, as early as pins allow
 """
 
 from __future__ import annotations
@@ -104,7 +105,29 @@ def orders(problem: Problem) -> Iterator[tuple[str, IntArray]]:
     yield "soon", graph.sorted_by(before)
     yield "breadth", graph.sorted_by(_longest(graph.predecessors, np.ones(len(graph)), forwards))
     yield "depth", graph.clusters(_depth_first(graph))
+    if (problem.pins >= 0).any():
+        first, last = stage_windows(problem)
+        yield "pins_late", np.lexsort((np.arange(problem.n), first))
+        yield "pins_early", np.lexsort((np.arange(problem.n), last))
     yield "least_live", graph.taken_by(graph.per_node(_live_growth(problem), barrier=0.0))
+
+
+def stage_windows(problem: Problem) -> tuple[IntArray, IntArray]:
+    """Shape [n] each: the first and the last stage that the pins leave to each cluster."""
+    pins, last_stage = problem.pins, problem.n_stages - 1
+    return narrowed(problem, np.zeros_like(pins), np.full_like(pins, last_stage))
+
+
+def narrowed(problem: Problem, low: IntArray, high: IntArray) -> tuple[IntArray, IntArray]:
+    """Stage windows [n] made consistent with the pins and along the edges."""
+    pinned = problem.pins >= 0
+    first = np.where(pinned, np.maximum(low, problem.pins), low).tolist()
+    last = np.where(pinned, np.minimum(high, problem.pins), high).tolist()
+    for a, b in problem.edges[np.argsort(problem.edges[:, 0], kind="stable")].tolist():
+        first[b] = max(first[b], first[a])
+    for a, b in problem.edges[np.argsort(-problem.edges[:, 1], kind="stable")].tolist():
+        last[a] = min(last[a], last[b])
+    return np.asarray(first, dtype=np.int64), np.asarray(last, dtype=np.int64)
 
 
 def topological_order(edges: IntArray, size: int, rank: Sequence[float]) -> list[int]:

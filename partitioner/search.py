@@ -5,16 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution, Trial
+from stagecut.partitioner.bound import Bound
 from stagecut.partitioner.evaluate import evaluate, score
 
 PROVED = 1e-6
 """Relative distance to the bound at which a solution counts as optimal."""
+_NEWS = 0.995
+"""An incumbent this much better makes windows worth computing anew."""
 _WORST = (True, np.inf, np.inf, np.inf)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One method's turn."""
+
+    kept: bool = True
+    """Whether it belongs in the list of trials."""
 
 
 class Search:
@@ -27,6 +39,8 @@ class Search:
         self._deadline = deadline
         self._stopped = False
         self.proved_infeasible = False
+        self.bound: Bound | None = None
+        """The bound last computed, while its incumbent stands."""
         self._incumbent: Assignment | None = None
         self._score = _WORST
         self._method = ""
@@ -36,11 +50,14 @@ class Search:
         self._trial_note = ""
 
     @contextmanager
-    def trial(self, method: str) -> Iterator[None]:
-        """Attributes what is offered inside to `method`, and times it."""
+    def trial(self, method: str) -> Iterator[Attempt]:
+        """Attributes what is offered inside to `method`, and times it, unless it is not kept."""
         self._trial_name, self._trial_score, self._trial_note = method, _WORST, ""
         started = time.monotonic()
-        yield
+        attempt = Attempt()
+        yield attempt
+        if not attempt.kept:
+            return
         faulty, bottleneck, bytes_cut, _ = self._trial_score
         self._trials.append(
             Trial(
@@ -59,14 +76,14 @@ class Search:
             self._trial_score = reached
             self._trial_note = note or self._trial_note
         if reached < self._score:
+            if reached[1] < self._score[1] * _NEWS:
+                self.bound = None
             self._score, self._incumbent, self._method = reached, assignment, self._trial_name
 
     def best(self, cuts: list[tuple[Assignment, IntArray]]) -> list[tuple[Assignment, IntArray]]:
         """`cuts` by score, best first, equal ones once."""
-        distinct = {cut[0].stage.tobytes(): cut for cut in reversed(cuts)}
-        return sorted(
-            reversed(distinct.values()), key=lambda cut: score(evaluate(self.problem, cut[0]))
-        )
+        distinct = {cut[0].stage.tobytes(): cut for cut in cuts}
+        return sorted(distinct.values(), key=lambda cut: score(evaluate(self.problem, cut[0])))
 
     def raise_bound(self, seconds: float) -> None:
         """Notes that no valid assignment has a bottleneck below `seconds`."""

@@ -12,7 +12,7 @@ from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.baselines import layers, parameters, uniform
 from stagecut.partitioner.bound import binned_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
-from stagecut.partitioner.exact import close_gap
+from stagecut.partitioner.exact import close_gap, close_small_gap
 from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
@@ -25,6 +25,7 @@ _GOOD_ENOUGH = 0.01
 _ORDERS, _POLISHED, _SEEDS = 300_000, 100_000, 150_000
 """Budgets times clusters: orders cut, cuts polished, METIS seeds; one of each at least."""
 _MOST_POLISHED = 3
+_AUTO_EFFORT, _EXACT_EFFORT = 0.03, 20.0
 
 
 def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
@@ -65,24 +66,33 @@ def _auto(search: Search) -> None:
     _dp(search)
     if not search.finished():
         _metis(search)
-    if not search.finished(_GOOD_ENOUGH):
-        _bound(search)
+    if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
+        return
+    _bound(search)
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("search"):
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("exact"):
-            close_gap(search)
+            close_gap(search, _AUTO_EFFORT)
 
 
 def _exact(search: Search) -> None:
     """The optimum, from the best of the cheap methods."""
     _dp(search)
     _metis(search)
-    if not search.finished():
-        with search.trial("exact"):
-            close_gap(search)
+    if search.finished() or _small(search, _EXACT_EFFORT):
+        return
+    with search.trial("exact"):
+        close_gap(search, _EXACT_EFFORT)
+
+
+def _small(search: Search, effort: float) -> bool:
+    """Solves a small problem exactly; whether it was one."""
+    with search.trial("exact") as trial:
+        trial.kept = close_small_gap(search, effort)
+    return trial.kept
 
 
 def _bound(search: Search) -> None:
@@ -90,6 +100,7 @@ def _bound(search: Search) -> None:
     if search.feasible:
         upper = search.bottleneck_seconds
         bound = binned_bound(search.problem, upper, _GOOD_ENOUGH, search.out_of_time)
+        search.bound = bound
         search.raise_bound(bound.seconds)
 
 
@@ -157,3 +168,6 @@ _METHODS: dict[str, Callable[[Search], None]] = {
     "exact": _exact,
     **_BASELINES,
 }
+
+METHODS = tuple(_METHODS)
+"""The names that `solve` knows."""

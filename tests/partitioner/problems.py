@@ -51,8 +51,7 @@ def problem(
         "link_seconds_per_byte": np.ones((n_stages, n_stages)),
     }
     arrays = {
-        name: np.asarray(item) if isinstance(item, (list, tuple)) and name != "names" else item
-        for name, item in fields.items()
+        name: np.asarray(item) if isinstance(item, list) else item for name, item in fields.items()
     }
     return Problem(**(given | arrays))
 

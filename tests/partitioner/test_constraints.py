@@ -1,0 +1,254 @@
+"""Each constraint: ignoring it gives a worse or invalid plan, honouring it the optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.solution import Assignment
+from stagecut.partitioner import METHODS, evaluate, explain, solve, solve_placed
+from stagecut.partitioner.evaluate import score
+from stagecut.partitioner.orders import orders
+from stagecut.partitioner.polish import polish
+from tests.partitioner import oracle
+from tests.partitioner.problems import chain, problem, random_problem
+
+SEARCHING = ("auto", "dp", "metis", "exact")
+LINE = [(c, c + 1) for c in range(5)]
+
+
+@pytest.mark.parametrize("method", SEARCHING)
+def test_memory_with_micro_batches_in_flight(method):
+    p = problem(
+        3, [1] * 6, LINE, saved=[([c], 10.0) for c in range(6)], in_flight=[3, 2, 1],
+        memory_limit_bytes=[40.0, 40.0, 40.0],
+    )  # fmt: skip
+    free = replace(p, memory_limit_bytes=np.full(3, np.inf))
+    assert evaluate(p, solve(free, method).assignment).faults
+    solution = solve(p, method)
+    assert solution.assignment.stage.tolist() == [0, 1, 1, 2, 2, 2]
+    assert solution.evaluation.bottleneck_seconds == pytest.approx(oracle.optimum(p))
+
+
+@pytest.mark.parametrize("method", SEARCHING)
+def test_pins(method):
+    p = problem(2, [1] * 6, LINE, pins=[-1, -1, -1, -1, 0, -1])
+    free = replace(p, pins=np.full(6, -1))
+    assert evaluate(p, solve(free, method).assignment).faults
+    solution = solve(p, method)
+    assert solution.assignment.stage.tolist() == [0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("method", SEARCHING)
+def test_a_pin_moves_what_is_not_tied_to_it(method):
+    p = problem(2, [4, 4, 1, 1], [(0, 2), (1, 3)], pins=[1, -1, -1, -1])
+    solution = solve(p, method)
+    assert solution.assignment.stage.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("method", SEARCHING)
+def test_kinds_of_devices(method):
+    p = problem(
+        2, [1] * 6, LINE, forward_seconds=[[3.0] * 6, [1.0] * 6],
+        backward_seconds=np.zeros((2, 6)), device_kind=[0, 1],
+    )  # fmt: skip
+    blind = replace(p, device_kind=np.zeros(2, dtype=np.int64))
+    ignored = evaluate(p, solve(blind, method).assignment).bottleneck_seconds
+    honoured = solve(p, method).evaluation.bottleneck_seconds
+    assert honoured < ignored
+    assert honoured == pytest.approx(oracle.optimum(p))
+
+
+@pytest.mark.parametrize("method", ("auto", "exact"))
+def test_slow_links(method):
+    slow = [[0, 1, 1], [1, 0, 30], [1, 30, 0]]
+    p = problem(
+        3, [2, 2, 2, 2, 2, 1], LINE, [((c, c + 1), (1, 1, 1, 0.1, 0.1)[c]) for c in range(5)],
+        link_seconds_per_byte=np.asarray(slow, dtype=float),
+    )  # fmt: skip
+    blind = replace(p, link_seconds_per_byte=np.ones((3, 3)))
+    ignored = evaluate(p, solve(blind, method).assignment).bottleneck_seconds
+    honoured = solve(p, method).evaluation.bottleneck_seconds
+    assert honoured < ignored
+    assert honoured == pytest.approx(oracle.optimum(p))
+
+
+def test_which_device_takes_which_position():
+    p = problem(
+        2, [1] * 6, LINE, weights=[([c], 8.0 - c) for c in range(6)], device_kind=[0, 0],
+        memory_limit_bytes=[7.0, 27.0],
+    )  # fmt: skip
+    with pytest.raises(InfeasibleError):
+        solve(p)
+    placed = solve_placed(p)
+    assert placed.device_of_stage.tolist() == [1, 0]
+    assert not evaluate(placed.problem, placed.solution.assignment).faults
+
+
+def test_synchronising_a_shared_weight_is_paid_or_avoided():
+    p = problem(
+        2, [2, 1, 1, 2], [(0, 1), (1, 2), (2, 3)], [((c, c + 1), 0.0) for c in range(3)],
+        weights=[([1, 2], 4.0)], weight_sync_seconds=[5.0],
+    )  # fmt: skip
+    solution = solve(p, "exact")
+    assert solution.evaluation.bottleneck_seconds == 4
+    assert solution.evaluation.sync_seconds.tolist() == [0, 0]
+
+
+def test_more_stages_than_clusters():
+    with pytest.raises(InfeasibleError, match=r"5 stages need .* model has 2; ask for 2 stages"):
+        solve(problem(5, [1, 1]))
+
+
+def test_what_does_not_fit_is_named_with_the_limit_that_would():
+    p = problem(
+        2, [1] * 4, [(c, c + 1) for c in range(3)], saved=[([c], 10.0) for c in range(4)],
+        in_flight=[2, 1], memory_limit_bytes=[25.0, 25.0],
+    )  # fmt: skip
+    with pytest.raises(InfeasibleError) as caught:
+        solve(p)
+    message = str(caught.value)
+    for said in ("stage 1", "5 bytes too", "saved activations", "x 1 in flight", "Proved by exact",
+                 "a limit of 30 bytes", "smaller micro-batches"):  # fmt: skip
+        assert said in message
+    assert not solve(replace(p, memory_limit_bytes=np.full(2, 30.0))).evaluation.faults
+
+
+def test_weights_that_fit_nowhere_are_a_proof():
+    p = problem(2, [1, 1], [(0, 1)], weights=[([0], 90.0)], memory_limit_bytes=[50.0, 50.0])
+    with pytest.raises(InfeasibleError, match=r"'op0' alone needs 90 B|exact search"):
+        solve(p, "dp")
+
+
+def test_contradicting_pins_name_both():
+    p = problem(2, [1, 1], [(0, 1)], pins=[1, 0])
+    with pytest.raises(InfeasibleError, match="'op1' is pinned to stage 0 and needs 'op0'"):
+        solve(p)
+
+
+def test_a_baseline_that_breaks_a_constraint_says_so():
+    p = problem(2, [1] * 4, LINE[:3], weights=[([0], 9.0), ([1], 9.0)], memory_limit_bytes=[9.0, 9])
+    with pytest.raises(InfeasibleError, match="'uniform' takes no account"):
+        solve(p, "uniform")
+    assert solve(p).assignment.stage.tolist() == [0, 1, 1, 1]
+
+
+def test_baselines_count_what_they_say():
+    scopes = ("a", "a", "a", "b", "c", "c", "d", "d")
+    p = problem(2, [1, 1, 1, 1, 1, 1, 1, 9], [(c, c + 1) for c in range(7)], scopes=scopes,
+                weights=[([0], 8.0), ([5], 2.0), ([6], 2.0)])  # fmt: skip
+    stages = {m: solve(p, m).assignment.stage.sum() for m in ("uniform", "parameters", "layers")}
+    assert stages == {"uniform": 4, "parameters": 7, "layers": 4}
+    assert solve(p, "tree").assignment.stage.tolist() == [0] * 6 + [1] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n, k", [(1, 1), (4, 4), (9, 1), (30, 7)])
+def test_every_method_fills_every_stage(method, n, k):
+    p = replace(chain(n, k), scopes=tuple(f"layer.{c // 3}" for c in range(n)))
+    solution = solve(p, method)
+    assert not solution.evaluation.faults
+    assert solution.lower_bound_seconds <= solution.evaluation.bottleneck_seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("method", ("auto", "metis", "exact"))
+def test_the_same_problem_gets_the_same_answer(method):
+    p = random_problem(7, 24, 3, density=0.1)
+    p = replace(p, memory_limit_bytes=np.full(3, np.inf))
+    first, second = solve(p, method, 60.0), solve(p, method, 60.0)
+    assert first.assignment.stage.tolist() == second.assignment.stage.tolist()
+    assert not first.stopped_by_clock
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1e15, 1e30])
+def test_huge_and_tiny_costs(scale):
+    p = chain(60, 4)
+    scaled = replace(
+        p,
+        forward_seconds=p.forward_seconds * scale,
+        value_forward_bytes=p.value_forward_bytes * scale,
+    )
+    expected = solve(p, "metis").evaluation.bottleneck_seconds
+    reached = solve(scaled, "metis").evaluation.bottleneck_seconds
+    assert reached == pytest.approx(expected * scale, rel=0.02)
+
+
+def test_zero_costs_and_disconnected_clusters():
+    p = problem(3, [0.0] * 20, [], [])
+    for method in SEARCHING:
+        solution = solve(p, method)
+        assert solution.evaluation.bottleneck_seconds == 0
+        assert solution.optimal
+
+
+def test_one_giant_among_dwarfs():
+    p = problem(4, [1000.0] + [0.001] * 99, [(c, c + 1) for c in range(99)])
+    solution = solve(p)
+    assert solution.evaluation.bottleneck_seconds == pytest.approx(1000.1)
+    assert solution.gap < 0.001
+
+
+def test_skips_from_all_to_all():
+    n = 16
+    p = problem(4, [1.0] * n, [(a, b) for b in range(n) for a in range(b)])
+    solution = solve(p, "exact")
+    assert solution.optimal
+    assert (
+        solution.evaluation.bottleneck_seconds <= solve(p, "uniform").evaluation.bottleneck_seconds
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_polish_never_makes_worse(seed):
+    p = random_problem(seed, 14, 3)
+    try:
+        names = dict(orders(p))
+    except InfeasibleError:
+        pytest.skip("this seed's pins contradict its edges")
+    stage = np.minimum(np.arange(14) * 3 // 14, 2)
+    given = Assignment(stage[np.argsort(names["program"])])
+    before, after = score(evaluate(p, given)), score(evaluate(p, polish(p, given)))
+    assert after <= before
+
+
+def test_orders_are_topological_and_keep_pinned_stages_apart():
+    for seed in range(40):
+        p = random_problem(seed, 15, 3)
+        pins = np.full(15, -1)
+        pins[[2, 9, 12]] = [0, 1, 2]
+        p = replace(p, pins=pins)
+        for name, order in orders(p):
+            position = np.argsort(order)
+            assert sorted(order) == list(range(15)), name
+            assert (position[p.edges[:, 0]] < position[p.edges[:, 1]]).all(), name
+            assert position[2] < position[9] < position[12]
+
+
+def test_explain_says_what_each_boundary_would_do():
+    p = problem(3, [1, 1, 1, 1, 1, 1], LINE)
+    told = explain(p, solve(p), 1)
+    assert told.is_bottleneck
+    assert told.compute_seconds == 2
+    assert {(s.source, s.destination) for s in told.shifts} == {(1, 0), (1, 2), (0, 1), (2, 1)}
+    assert all(s.change_seconds == pytest.approx(0.9) or s.change_seconds == 1 for s in told.shifts)
+    with pytest.raises(ArgumentError, match="no stage 3"):
+        explain(p, solve(p), 3)
+
+
+def test_arguments():
+    p = problem(2, [1, 1], [(0, 1)])
+    with pytest.raises(ArgumentError, match="methods are auto, dp"):
+        solve(p, "best")
+    with pytest.raises(ArgumentError, match="time_limit"):
+        solve(p, time_limit=0)
+    with pytest.raises(ArgumentError, match="module names"):
+        solve(p, "tree")
+
+
+def test_trials_tell_what_was_tried():
+    solution = solve(chain(50, 4), "exact")
+    assert [trial.method for trial in solution.trials] == ["dp", "metis", "exact"]
+    assert all(np.isfinite(trial.bottleneck_seconds) for trial in solution.trials)
