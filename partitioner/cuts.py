@@ -17,8 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import maximum_flow
 
 from stagecut.ir.problem import FloatArray, IntArray
 from stagecut.partitioner.arrays import BoolArray
@@ -92,6 +90,9 @@ def least_crossing(place: Bin, pairs: Pairs, cost: FloatArray) -> float:
 
 
 def _minimum_cut(place: Bin, pairs: Pairs, cost: FloatArray) -> float:
+    from scipy.sparse import coo_array  # here, so that importing the package stays quick
+    from scipy.sparse.csgraph import maximum_flow
+
     items, item = np.unique(pairs.item, return_inverse=True)
     clusters = np.unique(np.concatenate([pairs.first, pairs.second, place.edges.ravel()]))
     node = np.full(len(place.inside), -1)
