@@ -47,7 +47,8 @@ def aliased(node: fx.Node) -> list[fx.Node]:
     if _name(schema) in MAY_ALIAS:
         return _nodes(node.args[:1])
     returned = {name for r in schema.returns if r.alias_info for name in _sets(r.alias_info)}
-    return _marked(schema, node, lambda info: bool(returned & _sets(info)))
+    # `(Tensor(a -> *) self) -> Tensor(a)[]`: views in a list.
+    return _marked(schema, node, lambda info: bool(({"*"} | returned) & _sets(info)))
 
 
 def draws(node: fx.Node) -> bool:

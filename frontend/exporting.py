@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stagecut.frontend.assigned import assigned_attributes
 from stagecut.frontend.checkpoints import marked_checkpoints
 from stagecut.frontend.example import Example
 from stagecut.frontend.guards import Guards, readable
@@ -45,9 +46,15 @@ def export(model: nn.Module, example: Example) -> Exported:
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
-    program, notes = _with_lengths(model, example)
-    if program is None:
-        program = _export(model, example, lengths=False)
+    with assigned_attributes() as assigned:
+        program, notes = _with_lengths(model, example)
+        if program is None:
+            program = _export(model, example, lengths=False)
+    notes += tuple(
+        f"forward assigns the tensor {name}, which is no buffer: stages keep the one from before; "
+        "register it with register_buffer and write into it"
+        for name in dict.fromkeys(assigned)
+    )
     batched = [leaf for leaf, own in _leaves(example) if own]
     rows = batched[0].shape[0] if batched else 1
     least, most, guard = Guards.of(program, example.kwargs).rows(rows)
