@@ -12,6 +12,7 @@ batch belongs to the user and is not counted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -58,7 +59,6 @@ def stage_profile(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    graph: Graph
     ops: tuple[Op, ...]
     values: dict[str, Value]
     """Every tensor value of the graph."""
@@ -69,8 +69,12 @@ class _Stage:
     """For each value here, the value that owns its storage here, or _OUTSIDE."""
     kept: dict[str, int]
     """Bytes of each storage that lives from the forward to the backward."""
-    savers: dict[str, int]
-    """For each saved storage the first op here that saved it."""
+    freed_after: tuple[int, ...]
+    """For each op the saved bytes that nobody needs once its backward is done."""
+    trained: dict[str, int]
+    """Bytes of the gradient of each weight that trains."""
+    outputs: frozenset[str]
+    """The values among the model's outputs."""
     losses: frozenset[str]
     """Outputs that the backward starts from."""
 
@@ -90,8 +94,16 @@ class _Stage:
         for name in held:
             if roots.get(name, name) != _OUTSIDE:
                 sizes.setdefault(roots.get(name, name), values[name].type.hint_bytes)  # type: ignore[union-attr]
-        losses = _losses(graph, results, values)
-        return _Stage(graph, ops, values, received, results, roots, sizes, savers, losses)
+        held_roots = {roots.get(name, name) for name in (*received, *results)}
+        freed = [0] * len(ops)
+        for root, saver in savers.items():
+            freed[saver] += 0 if root in held_roots else sizes[root]
+        trained = {w.name: w.type.hint_bytes for w in graph.weights if w.trainable}
+        outputs = frozenset(ref.name for o in graph.outputs for ref in _refs(o))
+        return _Stage(
+            ops, values, received, results, roots, sizes, tuple(freed), trained, outputs,
+            _losses(results, values, outputs),
+        )  # fmt: skip
 
     def root(self, name: str) -> str:
         """The owner of a value's storage in this stage."""
@@ -104,8 +116,7 @@ class _Stage:
 
     def boundary_bytes(self) -> int:
         """Gradients of one micro-batch that arrive and that are sent back."""
-        outputs = {ref.name for o in self.graph.outputs for ref in _refs(o)}
-        names = [n for n in self.results if n not in outputs or n in self.losses]
+        names = [n for n in self.results if n not in self.outputs or n in self.losses]
         return sum(
             self.n_bytes(n) for n in (*self.received, *names) if self.values[n].requires_grad
         )
@@ -118,19 +129,20 @@ def _forward_peak(stage: _Stage) -> int:
             last[stage.root(name)] = index
     for name in stage.results:
         last[stage.root(name)] = len(stage.ops)
+    ends: dict[int, list[str]] = defaultdict(list)
+    for root, index in last.items():
+        if root not in stage.kept:
+            ends[index].append(root)
     alive = {stage.root(name): stage.n_bytes(name) for name in stage.received}
-    peak = sum(alive.values())
+    total = peak = sum(alive.values())
     for index, op in enumerate(stage.ops):
         for value in op.results:
             if value.name in stage.values and stage.root(value.name) == value.name:
                 alive[value.name] = stage.n_bytes(value.name)
-        for name in _internals(op):
-            alive[name] = stage.kept[name]
-        peak = max(peak, sum(alive.values()) + _forward_workspace(op))
-        dead = [root for root in alive if last.get(root, len(stage.ops)) <= index]
-        for root in dead:
-            if root not in stage.kept:
-                del alive[root]
+                total += alive[value.name]
+        total += sum(stage.kept[name] for name in _internals(op))
+        peak = max(peak, total + _forward_workspace(op))
+        total -= sum(alive.pop(root, 0) for root in ends[index])
     return peak
 
 
@@ -160,7 +172,7 @@ class _Backward:
     def run(self) -> None:
         """Goes through the stage's ops in reverse."""
         for name in self.stage.results:
-            wanted = name in self.stage.losses or not self._is_output(name)
+            wanted = name in self.stage.losses or name not in self.stage.outputs
             if wanted and self.stage.values[name].requires_grad:
                 self.permanent.add(self._new(name))
         self._measure(0)
@@ -168,7 +180,7 @@ class _Backward:
             op = self.stage.ops[index]
             if any(value.name in self.gradients for value in op.results):
                 self._op(op)
-            self._free(op, index)
+            self.freed += self.stage.freed_after[index]
 
     def _op(self, op: Op) -> None:
         cost = op.cost
@@ -179,7 +191,7 @@ class _Backward:
             if self.stage.values[name].requires_grad:
                 self._give(name, source if passes_on else None)
         if self.first:
-            self.weights += _weight_gradients(op, self.stage.graph)
+            self.weights += _weight_gradients(op, self.stage.trained)
         for value in op.results:
             self.gradients.pop(value.name, None)
         used = {*self.gradients.values(), *self.permanent}
@@ -201,15 +213,6 @@ class _Backward:
         self.storages[number] = self.stage.n_bytes(name)
         self.gradients[name] = number
         return number
-
-    def _free(self, op: Op, index: int) -> None:
-        held = {self.stage.root(n) for n in (*self.stage.received, *self.stage.results)}
-        for root, saver in self.stage.savers.items():
-            if saver == index and root not in held:
-                self.freed += self.stage.kept[root]
-
-    def _is_output(self, name: str) -> bool:
-        return any(ref.name == name for o in self.stage.graph.outputs for ref in _refs(o))
 
     def _measure(self, workspace: int) -> None:
         alive = sum(self.storages.values()) + self.weights - self.freed + workspace
@@ -256,9 +259,10 @@ def _results(
     return tuple(name for name in values if name in here and elsewhere(name))
 
 
-def _losses(graph: Graph, results: Sequence[str], values: dict[str, Value]) -> frozenset[str]:
+def _losses(
+    results: Sequence[str], values: dict[str, Value], outputs: frozenset[str]
+) -> frozenset[str]:
     """The scalar outputs where there are any: the model's own loss; else every output."""
-    outputs = {ref.name for o in graph.outputs for ref in _refs(o)}
     mine = [n for n in results if n in outputs and values[n].requires_grad]
     scalars = [n for n in mine if values[n].type.hint_shape == ()]  # type: ignore[union-attr]
     return frozenset(scalars or mine)
@@ -299,8 +303,8 @@ def _internals(op: Op) -> list[str]:
     return [f"{op.name}#{s.index}" for s in saved if s.kind == "internal"]
 
 
-def _weight_gradients(op: Op, graph: Graph) -> int:
+def _weight_gradients(op: Op, trained: dict[str, int]) -> int:
     names = {ref.name for ref in op_refs(op)}
     if op.cost is None or not op.cost.backward_weight.kernels:
         return 0
-    return sum(w.type.hint_bytes for w in graph.weights if w.trainable and w.name in names)
+    return sum(trained.get(name, 0) for name in names)

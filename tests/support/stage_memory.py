@@ -43,7 +43,7 @@ def measured_peaks(
             if isinstance(action, Compute) and action.stage == index
         ]
         parameters = [p for p in runner.module.parameters() if p.requires_grad]
-        optimizer = torch.optim.AdamW(parameters, foreach=False)
+        optimizer = torch.optim.AdamW(parameters, foreach=False) if parameters else None
         for _ in range(WARM_UP_STEPS + 1):
             peak = _step(runner, optimizer, mine, batches, inputs)
         peaks.append(peak)
@@ -52,7 +52,7 @@ def measured_peaks(
 
 def _step(
     runner: StageRunner,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     actions: Sequence[Compute],
     batches: Sequence[MicroBatch],
     inputs: Sequence[torch.Tensor],
@@ -60,15 +60,16 @@ def _step(
     with PeakTracker(ignored=inputs) as tracker:
         tracker.hold(runner.module.parameters())
         tracker.hold(runner.module.buffers())
-        states = optimizer.state.values()
+        states = optimizer.state.values() if optimizer else ()
         tracker.hold(t for state in states for key, t in state.items() if key != "step")
         for action in actions:
             if action.phase is Phase.FORWARD:
                 _forward(runner, batches[action.microbatch])
             else:
                 _backward(runner, action.microbatch)
-        optimizer.step()
-        optimizer.zero_grad()
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad()
     return tracker.peak
 
 
