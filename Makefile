@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM := false
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test lint format ci clean
+.PHONY: help demo test zoo lint format ci clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -23,8 +23,11 @@ help: ## this list
 demo: $(READY) ## plan GPT-2, train on two processes, cut a pretrained model (under 3 minutes)
 	@$(BIN)/python -m examples.demo
 
-test: $(READY) ## every test, on WORKERS processes (2)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+test: $(READY) ## the tests, on WORKERS processes (2); under 10 minutes
+	@$(BIN)/python -m pytest -m "not zoo" -n $(WORKERS) --dist worksteal
+
+zoo: $(READY) ## the larger part of the model zoo, each model split three ways
+	@$(BIN)/python -m pytest -m zoo -n $(WORKERS) --dist worksteal tests/zoo
 
 lint: $(READY) ## ruff, mypy --strict and the import contract
 	$(BIN)/ruff check .
