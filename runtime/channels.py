@@ -23,7 +23,8 @@ class Channels:
     """A transport between the ranks of the default process group."""
 
     rank: int
-    device_of_stage: tuple[int, ...]
+    rank_of_stage: tuple[int, ...]
+    """In this rank's pipeline."""
     up: dist.ProcessGroup | None
     """Carries what goes to a higher rank."""
     down: dist.ProcessGroup | None
@@ -36,7 +37,7 @@ class Channels:
 
     def post_send(self, message: Message, tensors: Sequence[torch.Tensor]) -> None:
         """Starts sending; the tensors may be dropped by the caller."""
-        peer = self.device_of_stage[message.destination]
+        peer = self.rank_of_stage[message.destination]
         for tensor in tensors:
             if tensor.numel():
                 data = as_bytes(tensor)
@@ -46,7 +47,7 @@ class Channels:
 
     def post_receive(self, message: Message, blanks: Sequence[torch.Tensor]) -> None:
         """Starts receiving into `blanks`."""
-        peer = self.device_of_stage[message.source]
+        peer = self.rank_of_stage[message.source]
         works = [
             dist.irecv(as_bytes(blank), peer, group=self._group(peer, self.rank))
             for blank in blanks

@@ -16,7 +16,12 @@ from stagecut.ir.graph import Ref, WeightRef
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.types import TensorType
 from stagecut.runtime.channels import Channels
+from stagecut.runtime.clocks import gather
 from stagecut.runtime.failure import Notice
+from stagecut.runtime.layout import Layout
+from stagecut.runtime.recording import Recorded, Recorder
+from stagecut.runtime.routes import routes_of
+from stagecut.runtime.sums import copy_from_the_first, holders, sum_gradients
 from stagecut.runtime.worker import Outcome, Step, Worker, stage_runners
 
 
@@ -30,21 +35,31 @@ class DistributedRuntime:
         self,
         program: PipelineProgram,
         tensors: Mapping[str, torch.Tensor],
-        device_of_stage: Sequence[int],
+        layout: Layout,
         place: torch.device,
     ) -> None:
         self.program = program
         self.rank = dist.get_rank()
+        self.layout = layout
         self.place = place
-        self.device_of_stage = tuple(device_of_stage)
-        mine = [s for s, device in enumerate(device_of_stage) if device == self.rank]
+        self.replica, device = layout.replica(self.rank), layout.device(self.rank)
+        mine = [s for s, owner in enumerate(layout.device_of_stage) if owner == device]
         self.runners = stage_runners(program, tensors, mine)
+        stages = range(len(program.stages))
         up, down = dist.new_group(), dist.new_group()
-        self.channels = Channels(self.rank, self.device_of_stage, up, down)
-        self.shared = _shared_weights(program, self.device_of_stage)
-        self._take_shared_weights()
+        ranks = tuple(layout.rank(stage, self.replica) for stage in stages)
+        self.channels = Channels(self.rank, ranks, up, down)
+        everywhere = [[layout.rank(s, r) for r in range(layout.replicas)] for s in stages]
+        self.shared = [h for h in holders(program, everywhere) if self.rank in h.ranks]
+        pipelines = [dist.new_group(layout.pipeline(r)) for r in range(layout.replicas)]
+        self.pipeline, self.everyone = pipelines[self.replica], dist.new_group()
+        for held in self.shared:
+            copy_from_the_first(held, self._weights(held.names))
         self.notice = Notice(_store())
-        self.worker = Worker(self.rank, program, self.runners, self.channels, place)
+        self.recorder = Recorder(place)
+        self.worker = Worker(
+            device, routes_of(program), self.runners, self.channels, place, self.recorder
+        )
 
     def run(self, step: Step) -> Outcome:
         """Executes this rank's part of a step; the outcome is the same on every rank.
@@ -64,38 +79,52 @@ class DistributedRuntime:
                 self._sum_shared_gradients()
             return self._publish(step, outcome)
         except Exception as error:
-            self.channels.close()
+            self._close()
             raise self.notice.resolve(self.rank, error) from error
 
-    def _take_shared_weights(self) -> None:
-        """Every holder starts from the first one's values, whatever each rank's model had."""
-        with torch.no_grad():
-            for name, (ranks, group) in self.shared.items():
-                if self.rank in ranks:
-                    dist.broadcast(self._weight(name).data, src=ranks[0], group=group)
+    def rows(self, rows: int) -> int:
+        """The rows of a step over all replicas, from those of this one."""
+        if self.layout.replicas == 1:
+            return rows
+        counted = rows if self.worker.device == 0 else 0
+        total = torch.tensor(counted, dtype=torch.int64, device=self.place)
+        dist.all_reduce(total, group=self.everyone)
+        return int(total)
+
+    def recorded(self) -> tuple[Recorded, ...]:
+        """What each device of this rank's pipeline did in the last step, and when.
+
+        Called on every rank at once.
+        """
+        return gather(self.recorder.read(), self.pipeline)
+
+    def _close(self) -> None:
+        """Closes every connection, which ends the waits of all peers at once."""
+        self.channels.close()
+        for group in (*(held.group for held in self.shared), self.pipeline, self.everyone):
+            dist.destroy_process_group(group)
 
     def _sum_shared_gradients(self) -> None:
-        for name, (ranks, group) in self.shared.items():
-            weight = self._weight(name) if self.rank in ranks else None
-            if weight is not None and weight.requires_grad:
-                if weight.grad is None:
-                    weight.grad = torch.zeros_like(weight)
-                dist.all_reduce(weight.grad, group=group)
+        for held in self.shared:
+            start = self.recorder.mark()
+            sum_gradients(held, self._weights(held.names))
+            self.recorder.sums.append((held.stages, start, self.recorder.mark()))
 
-    def _weight(self, name: str) -> torch.Tensor:
+    def _weights(self, names: Sequence[str]) -> list[torch.Tensor]:
         runners = self.runners.values()
-        return next(r for r in runners if name in {w.name for w in r.program.weights}).weight(name)
+        held = {weight.name: runner for runner in runners for weight in runner.program.weights}
+        return [held[name].weight(name) for name in names]
 
     def _publish(self, step: Step, outcome: Outcome) -> Outcome:
-        """Gives every rank the loss, or the outputs, that the last stage's rank has."""
-        last = self.device_of_stage[-1]
+        """Gives every rank the loss, or its replica's outputs, that the last stage's rank has."""
         if step.training:
             total = torch.zeros((), dtype=torch.float64)
-            if self.rank == last:
+            if outcome.losses:
                 total = torch.stack([x.double().cpu() for x in outcome.losses]).sum()
             total = total.to(self.place)
-            dist.broadcast(total, src=last)
+            dist.all_reduce(total, group=self.everyone)
             return Outcome([total])
+        last = self.layout.rank(len(self.program.stages) - 1, self.replica)
         outputs = {}
         for microbatch in step.microbatches:
             here = outcome.outputs.get(microbatch.index)
@@ -111,13 +140,13 @@ class DistributedRuntime:
         kind = self._output_type(arg)
         if not isinstance(kind, TensorType):
             box = [leaf]
-            dist.broadcast_object_list(box, src=last)
+            dist.broadcast_object_list(box, src=last, group=self.pipeline)
             return box[0]
         if leaf is None:
             dtype = getattr(torch, kind.dtype)
             leaf = torch.empty(kind.sizes(symbols), dtype=dtype, device=self.place)
         leaf = leaf.detach().contiguous()
-        dist.broadcast(leaf, src=last)
+        dist.broadcast(leaf, src=last, group=self.pipeline)
         return leaf
 
     def _output_type(self, arg: Ref | WeightRef) -> Any:
@@ -127,37 +156,18 @@ class DistributedRuntime:
         return next(w.type for w in weights if w.name == arg.name)
 
 
-def check_world(device_of_stage: Sequence[int]) -> None:
+def check_world(layout: Layout) -> None:
     """Raises unless there is one rank for each device of the plan.
 
     Raises:
         PlanError: with both numbers and the command to use.
     """
-    devices, world = max(device_of_stage) + 1, dist.get_world_size()
+    devices, world = layout.n_ranks, dist.get_world_size()
     if devices != world:
         raise PlanError(
             f"the plan is for {devices} devices and {world} ranks are running; launch it with "
             f"torchrun --nproc-per-node {devices}, or plan for {world}"
         )
-
-
-def _shared_weights(
-    program: PipelineProgram, device_of_stage: Sequence[int]
-) -> dict[str, tuple[list[int], dist.ProcessGroup | None]]:
-    """Weights that stages on several ranks hold, with a group of those ranks."""
-    holders: dict[str, set[int]] = {}
-    for stage in program.stages:
-        for weight in stage.weights:
-            holders.setdefault(weight.name, set()).add(device_of_stage[stage.index])
-    groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
-    shared = {}
-    for name, ranks in holders.items():
-        if len(ranks) > 1:
-            key = tuple(sorted(ranks))
-            if key not in groups:
-                groups[key] = dist.new_group(list(key))
-            shared[name] = (list(key), groups[key])
-    return shared
 
 
 def _store() -> TCPStore:

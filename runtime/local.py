@@ -10,6 +10,8 @@ import torch
 from stagecut.ir.errors import RuntimeFailure
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import Message
+from stagecut.runtime.recording import Recorded, Recorder
+from stagecut.runtime.routes import routes_of
 from stagecut.runtime.worker import Outcome, Step, Worker, stage_runners
 
 
@@ -43,13 +45,15 @@ class LocalRuntime:
         self.runners = stage_runners(program, tensors, range(len(program.stages)))
         place = next(iter(tensors.values())).device if tensors else torch.device("cpu")
         self.mailbox = Mailbox()
+        routes = routes_of(program)
         self.workers = [
             Worker(
                 device,
-                program,
+                routes,
                 {s: r for s, r in self.runners.items() if device_of_stage[s] == device},
                 self.mailbox,
                 place,
+                Recorder(place),
             )
             for device in range(max(device_of_stage) + 1)
         ]
@@ -66,8 +70,12 @@ class LocalRuntime:
             runner.flying.clear()
         waiting = [worker.run(step, outcome) for worker in self.workers]
         while waiting:
-            before = sum(worker.executed for worker in self.workers)
+            before = sum(len(worker.recorder.entries) for worker in self.workers)
             waiting = [run for run in waiting if next(run, self) is not self]
-            if waiting and sum(worker.executed for worker in self.workers) == before:
+            if waiting and sum(len(worker.recorder.entries) for worker in self.workers) == before:
                 raise RuntimeFailure("every device waits for another; the schedule was not checked")
         return outcome
+
+    def recorded(self) -> tuple[Recorded, ...]:
+        """What each device did in the last step, and when."""
+        return tuple(worker.recorder.read() for worker in self.workers)

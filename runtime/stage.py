@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from stagecut.ir.expression import evaluate
@@ -34,8 +35,8 @@ class InFlight:
 
     leaves: Tensors
     """What it received and sends gradients for."""
-    results: dict[str, GradientEdge]
-    """Where the gradients of what it sent enter; what it sent is not kept."""
+    results: Tensors
+    """What it sent and gets gradients for."""
     loss: torch.Tensor | None = None
     """Weighted by the micro-batch's share of the rows."""
     weight_half: WeightHalf | None = None
@@ -65,7 +66,7 @@ class StageRunner:
         *,
         seed: int | None,
         training: bool,
-        halves: bool,
+        halves: bool = False,
         loss: Loss | None,
     ) -> tuple[Tensors, list[Any]]:
         """Runs one micro-batch.
@@ -95,7 +96,7 @@ class StageRunner:
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
             outputs = self._outputs(microbatch, {**values, **results})
             if training:
-                kept = {n: get_gradient_edge(t) for n, t in results.items() if t.requires_grad}
+                kept = {n: t for n, t in results.items() if t.requires_grad}
                 self.flying[microbatch.index] = InFlight(leaves, kept)
                 if loss is not None and self.outputs is not None:
                     value = loss(outputs, microbatch.target) * microbatch.share
@@ -179,11 +180,15 @@ class StageRunner:
 
 
 def _roots(flying: InFlight, gradients: Mapping[str, torch.Tensor]) -> list[Root]:
-    """Where a micro-batch's backward starts: at its loss, and at the results it has gradients of."""
+    """Where a micro-batch's backward starts: its loss, and the results with gradients."""
     roots: list[Root] = []
     if flying.loss is not None and flying.loss.requires_grad:
         roots.append((get_gradient_edge(flying.loss), torch.ones_like(flying.loss)))
-    roots += [(edge, gradients[n]) for n, edge in flying.results.items() if n in gradients]
+    roots += [
+        (get_gradient_edge(result), gradients[name])
+        for name, result in flying.results.items()
+        if name in gradients
+    ]
     return roots
 
 

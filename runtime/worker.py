@@ -10,10 +10,11 @@ import torch
 
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Compute, Message, Phase, Receive, Send
-from stagecut.ir.types import TensorType
 from stagecut.runtime.failure import failing_action
 from stagecut.runtime.microbatches import MicroBatch
 from stagecut.runtime.modules import instantiate
+from stagecut.runtime.recording import Recorder
+from stagecut.runtime.routes import Routes, differentiable
 from stagecut.runtime.stage import Loss, StageRunner, Tensors
 
 
@@ -41,6 +42,12 @@ class Step:
     loss: Loss | None
     seed: int | None
     """Of the step's random draws; None where the model draws none."""
+    halves: frozenset[tuple[int, int]] = frozenset()
+    """(stage, micro-batch) of the backwards that come in two halves."""
+
+    def seed_of(self, microbatch: int) -> int | None:
+        """What the random ops of one micro-batch draw from."""
+        return None if self.seed is None else self.seed * len(self.microbatches) + microbatch
 
 
 @dataclass(slots=True)
@@ -58,113 +65,106 @@ class Worker:
     """One device: its stages, and the values that wait between actions."""
 
     device: int
-    program: PipelineProgram
+    routes: Routes
     runners: Mapping[int, StageRunner]
     transport: Transport
     place: torch.device
+    recorder: Recorder
     inbox: dict[Message, Tensors] = field(default_factory=dict)
     """What arrived, or was made by another stage of this device, and is not used yet."""
     outbox: dict[Message, Tensors] = field(default_factory=dict)
     """What was made and is not sent yet."""
-    executed: int = 0
-    """Actions done so far."""
 
     def run(self, step: Step, outcome: Outcome) -> Iterator[None]:
         """Executes the device's actions; yields whenever it waits for another device."""
         self.inbox.clear()
         self.outbox.clear()
+        self.recorder.clear()
         for action in step.actions.devices[self.device]:
-            match action:
-                case Send(message):
-                    tensors = self.outbox.pop(message)
-                    self.transport.post_send(message, [tensors[n] for n in self.names(message)])
-                case Receive(message):
-                    self.transport.post_receive(message, self._blanks(message, step))
-                case Compute():
-                    for message in self._needs(action, step):
-                        while message not in self.inbox:
-                            arrived = self.transport.arrived(message)
-                            if arrived is None:
-                                yield
-                            else:
-                                names = self.names(message)
-                                self.inbox[message] = dict(zip(names, arrived, strict=True))
-                    with failing_action(self.device, action):
-                        self._compute(action, step, outcome)
-            self.executed += 1
+            if isinstance(action, Compute):
+                needed = self.routes.needs(action)
+                for message in needed:
+                    while message not in self.inbox and not self._take(message):
+                        yield
+                start = self.recorder.mark()
+                with failing_action(self.device, action):
+                    self._compute(action, needed, step, outcome)
+            else:
+                start = self.recorder.mark()
+                self._post(action, step)
+            self.recorder.entries.append((action, start, self.recorder.mark()))
 
-    def names(self, message: Message) -> list[str]:
-        """The values that a message carries, in order."""
-        forward = message.phase is Phase.FORWARD
-        a, b = message.source, message.destination
-        pair = (a, b) if forward else (b, a)
-        edges = zip(self.program.edges, self.program.deliveries, strict=True)
-        carried = next(names for e, names in edges if (e.source, e.destination) == pair)
-        known = differentiable(self.program)
-        return [name for name in carried if forward or name in known]
+    def _take(self, message: Message) -> bool:
+        """Puts a message in the inbox, if it has arrived."""
+        arrived = self.transport.arrived(message)
+        if arrived is None:
+            return False
+        self.inbox[message] = dict(zip(self.routes.names(message), arrived, strict=True))
+        return True
 
-    def _needs(self, action: Compute, step: Step) -> list[Message]:
-        stage, microbatch = action.stage, action.microbatch
-        edges = self.program.edges
-        if action.phase is Phase.FORWARD:
-            sources = [e.source for e in edges if e.destination == stage]
-            return [Message(s, stage, Phase.FORWARD, microbatch) for s in sources]
-        users = [e.destination for e in edges if e.source == stage and e.gradient]
-        return [Message(u, stage, Phase.BACKWARD, microbatch) for u in users]
-
-    def _compute(self, action: Compute, step: Step, outcome: Outcome) -> None:
-        arrived = [(m.source, self.inbox.pop(m)) for m in self._needs(action, step)]
-        if action.phase is Phase.FORWARD:
-            self._forward(action, step, arrived, outcome)
+    def _post(self, action: Send | Receive, step: Step) -> None:
+        message = action.message
+        if isinstance(action, Send):
+            tensors = self.outbox.pop(message)
+            self.transport.post_send(message, list(tensors.values()))
         else:
-            self._backward(action, arrived)
+            symbols = step.microbatches[message.microbatch].symbols
+            blanks = self.routes.blanks(message, symbols, self.place)
+            self.transport.post_receive(message, blanks)
 
-    def _forward(
-        self, action: Compute, step: Step, arrived: list[tuple[int, Tensors]], outcome: Outcome
+    def _compute(
+        self, action: Compute, needed: Sequence[Message], step: Step, outcome: Outcome
     ) -> None:
         runner = self.runners[action.stage]
+        arrived = [self.inbox.pop(message) for message in needed]
+        match action.phase:
+            case Phase.FORWARD:
+                made = self._forward(runner, action, arrived, step, outcome)
+            case Phase.BACKWARD:
+                made = runner.backward(action.microbatch, _sum(arrived))
+            case Phase.BACKWARD_INPUT:
+                made = runner.backward_input(action.microbatch, _sum(arrived))
+            case Phase.BACKWARD_WEIGHT:
+                runner.backward_weight(action.microbatch)
+                return
+        for message in self.routes.makes(action):
+            box = self.inbox if message.destination in self.runners else self.outbox
+            box[message] = {name: made[name] for name in self.routes.names(message)}
+
+    def _forward(
+        self,
+        runner: StageRunner,
+        action: Compute,
+        arrived: Sequence[Tensors],
+        step: Step,
+        outcome: Outcome,
+    ) -> Tensors:
         microbatch = runner.bring(step.microbatches[action.microbatch], self.place)
-        received = {name: tensor for _, tensors in arrived for name, tensor in tensors.items()}
-        seed = None if step.seed is None else step.seed * len(step.microbatches) + microbatch.index
+        received = {name: tensor for tensors in arrived for name, tensor in tensors.items()}
         made, outputs = runner.forward(
-            microbatch, received, seed=seed, training=step.training, loss=step.loss
+            microbatch,
+            received,
+            seed=step.seed_of(microbatch.index),
+            training=step.training,
+            halves=(action.stage, action.microbatch) in step.halves,
+            loss=step.loss,
         )
-        for edge in self.program.edges:
-            if edge.source == action.stage:
-                message = Message(edge.source, edge.destination, Phase.FORWARD, microbatch.index)
-                self._deliver(message, {name: made[name] for name in self.names(message)})
         if runner.outputs is not None:
             loss = runner.loss(microbatch.index) if step.training else None
             if loss is not None:
                 outcome.losses.append(loss)
             if not step.training:
                 outcome.outputs[microbatch.index] = outputs
+        return made
 
-    def _backward(self, action: Compute, arrived: list[tuple[int, Tensors]]) -> None:
-        summed: Tensors = {}
-        for _, tensors in sorted(arrived, key=lambda item: item[0]):
-            for name, gradient in tensors.items():
-                summed[name] = summed[name] + gradient if name in summed else gradient
-        gradients = self.runners[action.stage].backward(action.microbatch, summed)
-        for edge in self.program.edges:
-            if edge.destination == action.stage and edge.gradient:
-                back = Message(edge.destination, edge.source, Phase.BACKWARD, action.microbatch)
-                self._deliver(back, {name: gradients[name] for name in self.names(back)})
 
-    def _deliver(self, message: Message, tensors: Tensors) -> None:
-        here = message.destination in self.runners
-        (self.inbox if here else self.outbox)[message] = tensors
-
-    def _blanks(self, message: Message, step: Step) -> list[torch.Tensor]:
-        symbols = step.microbatches[message.microbatch].symbols
-        ports = {p.name: p for stage in self.program.stages for p in stage.results}
-        blanks = []
-        for name in self.names(message):
-            kind = ports[name].type
-            if isinstance(kind, TensorType):
-                dtype = getattr(torch, kind.dtype)
-                blanks.append(torch.empty(kind.sizes(symbols), dtype=dtype, device=self.place))
-        return blanks
+def _sum(arrived: Sequence[Tensors]) -> Tensors:
+    """The gradient of each value, over all stages that used it, in their order."""
+    summed: Tensors = {}
+    for tensors in arrived:
+        for name, gradient in tensors.items():
+            summed[name] = summed[name] + gradient if name in summed else gradient
+    return summed
 
 
 def stage_runners(
@@ -183,8 +183,3 @@ def stage_runners(
         )
         for index in stages
     }
-
-
-def differentiable(program: PipelineProgram) -> frozenset[str]:
-    """The values that carry a gradient back across a cut."""
-    return frozenset(p.name for stage in program.stages for p in stage.results if p.requires_grad)

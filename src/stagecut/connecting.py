@@ -20,6 +20,7 @@ from stagecut.plan import Plan
 from stagecut.prediction import program_of
 from stagecut.runtime.agreement import agree, share
 from stagecut.runtime.distributed import DistributedRuntime, check_world
+from stagecut.runtime.layout import Layout
 from stagecut.runtime.local import LocalRuntime
 from stagecut.tensors import check_weights, weights_of
 
@@ -69,7 +70,7 @@ def _distribute(
     problem, loaded = None, None
     try:
         data = _data(plan)
-        check_world(data.device_of_stage)
+        check_world(Layout(data.device_of_stage, 1))
         mine = [s for s, rank in enumerate(data.device_of_stage) if rank == dist.get_rank()]
         loaded = _load(plan, model, mine)
     except StagecutError as error:
@@ -81,7 +82,8 @@ def _distribute(
     assert loaded is not None  # agree() has raised otherwise
     data, program, tensors = loaded
     moved = {name: _move(tensor, place) for name, tensor in tensors.items()}
-    return data, program, DistributedRuntime(program, moved, data.device_of_stage, place)
+    layout = Layout(data.device_of_stage, 1)
+    return data, program, DistributedRuntime(program, moved, layout, place)
 
 
 def _summary(plan: ir.Plan) -> str:

@@ -12,9 +12,9 @@ from torch import nn
 
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
-from stagecut.ir.errors import ArgumentError, PlanError, UnsupportedError
+from stagecut.ir.errors import ArgumentError, PlanError
 from stagecut.ir.program import PipelineProgram
-from stagecut.ir.schedule import ActionList, Compute, Phase
+from stagecut.ir.schedule import ActionList, Phase
 from stagecut.prediction import actions_of
 from stagecut.runtime.agreement import share
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
@@ -84,7 +84,9 @@ class Pipeline:
         microbatches = self._microbatches(args, kwargs, target)
         with _own_draws(self._random) as seed:
             actions = self._list(self.schedule, len(microbatches))
-            outcome = self.runtime.run(Step(actions, microbatches, True, self._loss, seed))
+            outcome = self.runtime.run(
+                Step(actions, microbatches, True, self._loss, seed, _halves(actions))
+            )
         # Summed in double precision, as every runtime does, so that all give the same number.
         total = torch.stack([loss.double() for loss in outcome.losses]).sum()
         return total.to(torch.get_default_dtype())
@@ -200,7 +202,6 @@ class Pipeline:
         if key not in self._actions:
             edges = self.program.edges
             actions = actions_of(self.plan, edges, n_microbatches, schedule)
-            _refuse_split_backward(actions)
             self._actions[key] = actions
         return self._actions[key]
 
@@ -238,11 +239,12 @@ def _own_draws(needed: bool) -> Iterator[int | None]:
         torch.set_rng_state(state)
 
 
-def _refuse_split_backward(actions: ActionList) -> None:
-    halves = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    if any(isinstance(a, Compute) and a.phase in halves for row in actions.devices for a in row):
-        raise UnsupportedError(
-            f"schedule {actions.schedule.name} splits the backward, which the runtime cannot yet; "
-            "it can be planned and simulated. Run 1f1b, gpipe or interleaved: "
-            "pipeline(..., schedule='1f1b')"
-        )
+def _halves(actions: ActionList) -> frozenset[tuple[int, int]]:
+    """(stage, micro-batch) of the backwards that come in two halves."""
+    rows = actions.schedule.devices
+    return frozenset(
+        (compute.stage, compute.microbatch)
+        for row in rows
+        for compute in row
+        if compute.phase is Phase.BACKWARD_INPUT
+    )

@@ -15,9 +15,9 @@ from stagecut.partitioner.schedules import (
     check,
     expand,
     forward_on,
-    make_schedule,
     simulate,
 )
+from stagecut.timetables import ScheduleLike, scheduled
 
 
 def program_of(plan: Plan) -> PipelineProgram:
@@ -26,12 +26,16 @@ def program_of(plan: Plan) -> PipelineProgram:
 
 
 def actions_of(
-    plan: Plan, edges: Sequence[StageEdge], n_microbatches: int, schedule: str | None = None
+    plan: Plan,
+    edges: Sequence[StageEdge],
+    n_microbatches: int,
+    schedule: ScheduleLike | None = None,
 ) -> ActionList:
     """The checked actions of a step of `n_microbatches`.
 
     Raises:
-        ArgumentError: the schedule puts the stages elsewhere than the plan.
+        ArgumentError: the schedule puts the stages elsewhere than the plan, or is for another
+            number of micro-batches.
         ScheduleError: the schedule is wrong for this plan.
     """
     timetable = _timetable(plan, schedule or plan.schedule, n_microbatches)
@@ -41,15 +45,20 @@ def actions_of(
     return actions
 
 
-def _timetable(plan: Plan, name: str, n_microbatches: int) -> Schedule:
-    if name == "forward":
+def _timetable(plan: Plan, schedule: ScheduleLike, n_microbatches: int) -> Schedule:
+    if schedule == "forward":
         return forward_on(plan.device_of_stage, n_microbatches)
     n_devices = max(plan.device_of_stage) + 1
-    made = make_schedule(name, plan.n_stages, n_devices, n_microbatches)
+    made = scheduled(schedule, plan.n_stages, n_devices, n_microbatches)
     if made.device_of_stage != plan.device_of_stage:
         raise ArgumentError(
-            f"schedule {name} puts the stages on devices {made.device_of_stage}, the plan on "
-            f"{plan.device_of_stage}; plan again with partition(..., schedule={name!r})"
+            f"schedule {made.name} puts the stages on devices {made.device_of_stage}, the plan on "
+            f"{plan.device_of_stage}; plan again with partition(..., schedule=...) of it"
+        )
+    if made.n_microbatches != n_microbatches:
+        raise ArgumentError(
+            f"schedule {made.name} is for {made.n_microbatches} micro-batches, and this step has "
+            f"{n_microbatches}; give a batch of more rows, or the schedule as a function"
         )
     return made
 
