@@ -119,7 +119,9 @@ _NVLINK5 = _link(900, 10e-6, "NVIDIA DGX B200 datasheet: NVLink 14.4 TB/s over 8
 _XGMI = _link(64, 10e-6, "AMD Instinct MI300X data sheet: 128 GB/s to each peer, both directions")
 _PCIE3 = _link(16, 15e-6, "PCI Express 3.0 x16")
 _PCIE4 = _link(32, 15e-6, "PCI Express 4.0 x16")
-_LOOPBACK = _link(2, 60e-6, "gloo between two processes of one machine: assumed, see benchmarks/costs")
+_LOOPBACK = _link(
+    2, 60e-6, "gloo between two processes of one machine: assumed, see benchmarks/costs"
+)
 
 
 def _network(gigabits: float, source: str) -> Link:

@@ -15,9 +15,9 @@ from stagecut.ir.devices import device
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 from stagecut.ir.text import parse_graph
-from stagecut.passes import measure as module
+from stagecut.passes import measuring as module
 from stagecut.passes.costs import annotate
-from stagecut.passes.measure import measure
+from stagecut.passes.measuring import measure
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
 from tests.passes.models import case
 
