@@ -10,8 +10,8 @@ from stagecut.partitioner.downsets import Answer, best_by_downsets
 from stagecut.partitioner.orders import narrowed, stage_windows
 from stagecut.partitioner.search import Search
 
-_FEW_PREFIXES = 1500
-"""Graphs with no more prefixes than this need no windows."""
+_FEW_PREFIXES = 4000
+"""Graphs whose prefixes times stages are no more than this need no windows."""
 _FEW_VARIABLES = 60
 _MOST_VARIABLES = 60_000
 """Free stage variables (cluster, stage) that the integer programme is tried with."""
@@ -25,9 +25,8 @@ def close_small_gap(search: Search, effort: float) -> bool:
     if (low > high).any():
         return False
     below = upper * _JUST_BELOW
-    answer = best_by_downsets(
-        search.problem, low, high, below, search.out_of_time, most_prefixes=_FEW_PREFIXES
-    )
+    most = _FEW_PREFIXES // search.problem.n_stages
+    answer = best_by_downsets(search.problem, low, high, below, search.out_of_time, most)
     if answer is None and int((high - low).sum()) <= _FEW_VARIABLES:
         answer = _by_milp(search, low, high, upper, effort)
     if answer is not None:

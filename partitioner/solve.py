@@ -25,6 +25,8 @@ _GOOD_ENOUGH = 0.01
 _ORDERS, _POLISHED, _SEEDS = 300_000, 100_000, 150_000
 """Budgets times clusters: orders cut, cuts polished, METIS seeds; one of each at least."""
 _MOST_POLISHED = 3
+_MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
+"""METIS seeds at most; fewer where the gap is closed already and they only show what METIS does."""
 _AUTO_EFFORT, _EXACT_EFFORT = 0.03, 20.0
 
 
@@ -65,7 +67,7 @@ def _auto(search: Search) -> None:
     """Cheap methods first; more only while the gap is above one percent."""
     _dp(search)
     if not search.finished():
-        _metis(search)
+        _metis(search, _SEEDS_TO_COMPARE if search.gap <= _GOOD_ENOUGH else _MOST_SEEDS)
     if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
         return
     _bound(search)
@@ -127,12 +129,13 @@ def _order_cuts(search: Search) -> Iterable[tuple[Assignment, IntArray]]:
             yield cut, order
 
 
-def _metis(search: Search) -> None:
+def _metis(search: Search, most_seeds: int = _MOST_SEEDS) -> None:
     """METIS's recursive bisections as orders for the dynamic programme, polished."""
     problem = search.problem
     with search.trial("metis"):
         _, program = next(orders(problem))
-        for name, seed in islice(metis_seeds(problem, program), _budget(search, _SEEDS)):
+        count = min(most_seeds, _budget(search, _SEEDS))
+        for name, seed in islice(metis_seeds(problem, program), count):
             if search.out_of_time():
                 return
             cut = cut_order(problem, relinearise(seed, program))

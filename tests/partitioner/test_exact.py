@@ -80,3 +80,20 @@ def test_units_do_not_matter(scale):
     solution = solve(p, "exact")
     assert solution.evaluation.bottleneck_seconds == pytest.approx(6.5 * scale)
     assert solution.optimal
+
+
+@settings(max_examples=50, deadline=None)
+@given(seeds, st.integers(1, 6), st.integers(1, 3), st.sampled_from(("auto", "dp", "metis")))
+def test_answers_are_valid_and_never_better_than_the_optimum(seed, n, k, method):
+    p = random_problem(seed, n, k)
+    best = oracle.optimum(p)
+    try:
+        solution = solve(p, method)
+    except InfeasibleError:
+        assert method != "auto" or not np.isfinite(best)
+        return
+    assert oracle.valid(p, solution.assignment.stage)
+    assert solution.evaluation.bottleneck_seconds >= best * (1 - 1e-9)
+    assert solution.lower_bound_seconds <= best * (1 + 1e-9)
+    if method == "auto":
+        assert solution.evaluation.bottleneck_seconds <= best * 1.01
