@@ -48,7 +48,7 @@ def compare(console: Console) -> bool:
     _show(_embed(split, inputs["attention_mask"]), console)
     mark = "[bold green]equal to the bit[/]" if equal else "[bold red]DIFFERENT[/]"
     shape = " x ".join(map(str, split.shape))
-    console.print(f"\nhidden states ({shape}) of the split and the unsplit model: {mark}\n")
+    console.print(f"\nhidden states ({shape}), split and unsplit: {mark}\n")
     return equal
 
 

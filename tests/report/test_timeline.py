@@ -25,10 +25,11 @@ def test_a_plan_ends_with_its_timeline(golden: Golden) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "forward"])
-def test_rows_are_as_wide_as_asked(width: int, schedule: str) -> None:
+def test_no_line_is_wider_than_asked(width: int, schedule: str) -> None:
     timeline = sample_timeline(schedule, n_stages=3, n_microbatches=12)
-    rows = timeline_text(timeline, width).plain.splitlines()[:3]
-    assert max(map(len, rows)) <= width
+    lines = timeline_text(timeline, width).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[-1].endswith("a column")
 
 
 def test_work_too_short_for_columns_is_shaded(golden: Golden) -> None:

@@ -6,6 +6,8 @@ device 1  ····0000aaaaaaaa1111bbbbbbbb2222···········     the mic
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 from rich.text import Text
 
@@ -46,7 +48,8 @@ def timeline_text(timeline: Timeline, width: int = 100) -> Text:
         text.append_text(row(timeline, device, n_columns))
         text.append(f"  {notes[device]}".rstrip() + "\n", "dim")
     meanings = [f"{_SHADES} idle to computing"] if shaded else _meanings(timeline)
-    text.append(f"{', '.join(meanings)}; {_scale(timeline, n_columns)}", "dim")
+    legend = f"{', '.join(meanings)}; {_scale(timeline, n_columns)}"
+    text.append("\n".join(textwrap.wrap(legend, width)), "dim")
     return text
 
 
