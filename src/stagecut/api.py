@@ -6,6 +6,7 @@ from frozen value to frozen value.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,27 @@ from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.devices import cluster as named_cluster
 from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
-from stagecut.ir.schedule import Schedule
 from stagecut.ir.solution import Solution
 from stagecut.limits import parse_limit
 from stagecut.partitioner import solve
-from stagecut.partitioner.schedules import in_flight, make_schedule
+from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
     Clustering,
+    Profile,
     annotate,
     build_problem,
     drop_dead,
+    load_profile,
+    measure,
     out_of_place,
 )
 from stagecut.pipe import Pipeline
 from stagecut.placing import placed
 from stagecut.plan import Plan
 from stagecut.tensors import constants_of
+from stagecut.timetables import ScheduleLike, stored, timetable
 
 MICROBATCHES_PER_STAGE = 4
 """Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
@@ -49,13 +54,14 @@ def partition(
     *,
     method: str = "auto",
     cluster: Cluster | str | None = None,
-    schedule: str = "1f1b",
+    schedule: ScheduleLike = "1f1b",
     n_microbatches: int | None = None,
     training: bool = True,
     optimizer: str = "adamw",
     memory_limit: float | str | Sequence[float | str] | None = None,
     pins: Mapping[str, int] | None = None,
     split: Mapping[str, int | None] | None = None,
+    cost: str | Path = "roofline",
     time_limit: float = 10.0,
 ) -> Plan:
     """Plans how to cut a model into a pipeline of `n_gpus` devices.
@@ -70,7 +76,9 @@ def partition(
             `tree`.
         cluster: The devices and links to plan for, or their name (`"H100"`, `"p4d"`). Without it,
             A100-80GB in nodes of 8 are assumed, and the plan says so.
-        schedule: `1f1b`, `gpipe`, `forward`, or another that `stagecut.partitioner.schedules` has.
+        schedule: `1f1b`, `gpipe`, `interleaved`, `zero_bubble`, `zb_v`, `dualpipe_v`, `forward`;
+            or your own: a file of actions, its text, or a function (stages, devices, micro-batches)
+            that returns a `Schedule`. It is checked before anything runs.
         n_microbatches: Micro-batches a step; without it, four a stage.
         training: Plan for training; False plans inference, with the model in eval mode.
         optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
@@ -78,6 +86,8 @@ def partition(
             devices have; a plan that exceeds that says so, and is the best that ignores it.
         pins: Module paths to stages that they must be in.
         split: Inputs that every micro-batch gets whole: `{"mask": None}`.
+        cost: `roofline`, from the devices' published rates; `measured`, each distinct op timed on
+            the device that is present; or the path of a profile that was measured elsewhere.
         time_limit: Seconds after which the search for a better cut stops, as a safety stop.
 
     Raises:
@@ -87,21 +97,26 @@ def partition(
     """
     _check_count(n_gpus)
     devices = _cluster(cluster, n_gpus)
-    timetable = _timetable(schedule if training else "forward", n_gpus, n_microbatches)
+    asked = schedule if training else "forward"
+    times = timetable(asked, n_gpus, n_microbatches, MICROBATCHES_PER_STAGE)
     args, kwargs = _example(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split)
     graph = drop_dead(out_of_place(traced.graph))
-    costed = {d.name: annotate(graph, d, {}, training) for d in dict.fromkeys(devices.devices)}
+    profile = _profile(cost, graph, devices, training)
+    costed = {
+        device.name: annotate(graph, device, {}, training, profile)
+        for device in dict.fromkeys(devices.devices)
+    }
     graph = costed[devices.devices[0].name]
 
     def pose(limit: float | Sequence[float] | None) -> tuple[Problem, Clustering]:
         return build_problem(
             graph,
             cluster=devices,
-            n_stages=timetable.n_stages,
-            n_microbatches=timetable.n_microbatches,
-            in_flight=in_flight(timetable),
+            n_stages=times.n_stages,
+            n_microbatches=times.n_microbatches,
+            in_flight=in_flight(times),
             memory_limit=limit,
             optimizer=optimizer,
             training=training,
@@ -120,9 +135,9 @@ def partition(
         stages_of_ops=(),
         stages=(),
         cluster=devices,
-        device_of_stage=timetable.device_of_stage,
-        schedule=timetable.name,
-        n_microbatches=timetable.n_microbatches,
+        device_of_stage=times.device_of_stage,
+        schedule=stored(asked, times),
+        n_microbatches=times.n_microbatches,
         optimizer=optimizer,
         method=solution.method,
         trials=solution.trials,
@@ -148,7 +163,7 @@ def pipeline(
     loss_fn: Callable[..., torch.Tensor] | None = None,
     runtime: str = "auto",
     n_microbatches: int | None = None,
-    schedule: str | None = None,
+    schedule: ScheduleLike | None = None,
 ) -> Pipeline:
     """Builds the stages of a plan and connects them.
 
@@ -163,7 +178,7 @@ def pipeline(
             a mean over rows. Without it, the output itself or its `loss`.
         runtime: `local`, `distributed`, or `auto`: distributed where several ranks run.
         n_microbatches: Other than the plan's.
-        schedule: Other than the plan's.
+        schedule: Other than the plan's, with the stages on the same devices.
 
     Raises:
         PlanError: the plan and the model, or the ranks, do not belong together; on every rank,
@@ -188,14 +203,27 @@ def _cluster(given: Cluster | str | None, n_gpus: int) -> Cluster:
     return given.first(n_gpus) if isinstance(given, Cluster) else named_cluster(given, n_gpus)
 
 
-def _timetable(schedule: str, n_gpus: int, n_microbatches: int | None) -> Schedule:
-    """The schedule; those that fold or interleave give every device two stages."""
-    if n_microbatches is not None and n_microbatches < 1:
-        raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
-    n_stages = 2 * n_gpus if schedule in ("interleaved", "zb_v", "dualpipe_v") else n_gpus
-    return make_schedule(
-        schedule, n_stages, n_gpus, n_microbatches or MICROBATCHES_PER_STAGE * n_stages
-    )
+def _profile(cost: str | Path, graph: Graph, cluster: Cluster, training: bool) -> Profile | None:
+    """Measured times to plan with; None for the roofline."""
+    if cost == "roofline":
+        return None
+    if cost != "measured":
+        if not Path(cost).is_file():
+            raise ArgumentError(f"cost is {cost!r}; give roofline, measured, or a profile's path")
+        return load_profile(Path(cost))
+    kinds = {device.name for device in cluster.devices}
+    if len(kinds) > 1:
+        raise ArgumentError(
+            f"cost='measured' times the one device that is present, and the cluster has "
+            f"{', '.join(sorted(kinds))}; use cost='roofline'"
+        )
+    return measure(graph, cluster.devices[0], {}, training, cache=_cache())
+
+
+def _cache() -> Path:
+    """Where measured times are kept between runs."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return root / "stagecut" / "profile.json"
 
 
 def _solve(

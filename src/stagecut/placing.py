@@ -12,9 +12,9 @@ from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Evaluation
 from stagecut.partitioner import evaluate
-from stagecut.partitioner.schedules import in_flight, make_schedule
+from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import Clustering, annotate, build_problem, describe_stages, stages_of_ops
-from stagecut.prediction import predict
+from stagecut.prediction import predict, timetable_of
 
 
 def placed(
@@ -23,7 +23,7 @@ def placed(
     """The plan with cluster c of its problem in stage[c], everything that follows filled in."""
     reports = describe_stages(
         plan.graph, problem, clustering, stage, evaluation, plan.cluster, plan.device_of_stage,
-        plan.optimizer, plan.graph.training,
+        plan.optimizer, plan.graph.training, plan.n_microbatches,
     )  # fmt: skip
     made = replace(
         plan,
@@ -67,14 +67,12 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
 
 def _posed_again(plan: Plan) -> tuple[Problem, Clustering]:
     """The plan's problem without memory limits: an edit may exceed them, and the plan says so."""
-    n_devices = max(plan.device_of_stage) + 1
-    timetable = make_schedule(plan.schedule, plan.n_stages, n_devices, plan.n_microbatches)
     return build_problem(
         plan.graph,
         cluster=plan.cluster,
         n_stages=plan.n_stages,
         n_microbatches=plan.n_microbatches,
-        in_flight=in_flight(timetable),
+        in_flight=in_flight(timetable_of(plan, plan.n_microbatches)),
         memory_limit=float("inf"),
         optimizer=plan.optimizer,
         training=plan.graph.training,
