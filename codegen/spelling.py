@@ -54,6 +54,8 @@ _METHODS: Mapping[str, str] = MappingProxyType(
         "aten.flatten.using_ints": "flatten", "aten.chunk.default": "chunk",
         "aten.split.Tensor": "split", "aten.select.int": "select", "aten.t.default": "t",
         "aten.sym_size.int": "size", "aten.detach.default": "detach",
+        "aten.add_.Tensor": "add_", "aten.mul_.Tensor": "mul_", "aten.copy_.default": "copy_",
+        "aten.relu_.default": "relu_", "aten.zero_.default": "zero_",
     }
 )  # fmt: skip
 # Methods that take their list of sizes as so many arguments.

@@ -20,6 +20,7 @@ from difflib import SequenceMatcher
 from stagecut.ir.graph import (
     Arg,
     ByMode,
+    Context,
     Effects,
     Graph,
     Mode,
@@ -101,7 +102,7 @@ class _Merge:
                     made = self._both(ours, theirs)
                     yield from (*self.take_choices(), made)
             else:
-                yield from (replace(op, context=(Mode(True), *op.context)) for op in a[i:j])
+                yield from (replace(op, context=_within(Mode(True), op)) for op in a[i:j])
                 yield from map(self._eval_only, b[p:q])
 
     def take_choices(self) -> list[Op]:
@@ -193,7 +194,7 @@ class _Merge:
             args=tuple(map(self._mapped, op.args)),
             kwargs=tuple((name, self._mapped(a)) for name, a in op.kwargs),
             results=results,
-            context=(Mode(False), *op.context),
+            context=_within(Mode(False), op),
             effects=effects,
         )
 
@@ -208,6 +209,10 @@ class _Merge:
             candidate, number = f"{name}_{number}", number + 1
         self.taken.add(candidate)
         return candidate
+
+
+def _within(mode: Mode, op: Op) -> tuple[Context, ...]:
+    return op.context if mode in op.context else (mode, *op.context)
 
 
 def _key(op: Op) -> tuple[object, ...]:

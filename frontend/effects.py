@@ -51,6 +51,15 @@ def aliased(node: fx.Node) -> list[fx.Node]:
     return _marked(schema, node, lambda info: bool(({"*"} | returned) & _sets(info)))
 
 
+def returns_what_it_writes(node: fx.Node) -> bool:
+    """Whether an op's one result is the one tensor that it writes, as `add_` returns `self`."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or len(schema.returns) != 1:
+        return False
+    info = schema.returns[0].alias_info
+    return info is not None and info.is_write and len(mutated(node)) == 1
+
+
 def draws(node: fx.Node) -> bool:
     """Whether an op draws random numbers, as it is called here."""
     tags = getattr(node.target, "tags", ())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +25,10 @@ from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
 from stagecut.ir.types import SymbolicDim
 
+_TALKERS = (
+    "torch.export", "torch._export", "torch._dynamo", "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+)  # fmt: skip
 _MANY_MODULES = 600
 """Above this, lengths stay as in the example: symbolic ones take a third longer to trace."""
 
@@ -141,16 +147,25 @@ def _lengths(leaf: Any) -> dict[int, int]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch logs at length before it raises; the same facts are in the exception."""
-    loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export")]
+    """Torch logs at length before it raises, and prints the graph so far.
+
+    The exception has the same facts; what the model itself writes still reaches the user.
+    """
+    loggers = [logging.getLogger(name) for name in _TALKERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
+    printed, graph = io.StringIO(), ""
     try:
-        yield
+        with contextlib.redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = f"{getattr(error, 'partial_fx_graph', '')}\n"
+        raise
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+        sys.stderr.write(printed.getvalue().replace(graph, "") if graph else printed.getvalue())
 
 
 def _explain(model: nn.Module, error: Exception) -> str:
@@ -169,6 +184,11 @@ def _remedy(message: str) -> str:
         return (
             "  A Python branch, loop or shape depends on the values of a tensor. Use torch.where "
             "or masking, or move the decision out of forward."
+        )
+    if "igher order operator" in message:
+        return (
+            "  torch.cond and its kin have bodies that cannot be cut; compute both sides and "
+            "choose with torch.where."
         )
     if "pytree" in message or "register" in message:
         return (

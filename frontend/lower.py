@@ -51,6 +51,8 @@ _CHECKS = frozenset(
 _EAGER = MappingProxyType({"transformers.grouped_mm_fallback.default": "aten._grouped_mm.default"})
 # Names that generated code uses itself.
 _RESERVED = frozenset({"self", "torch", "nn", "F", "aten", "math", "operator", "device", "len"})
+_WHOLE = 2**63 - 1
+"""The end of a slice that has none."""
 _REGIONS = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 
 
@@ -62,6 +64,8 @@ class Lowering:
     values: dict[fx.Node, Any] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    itself: dict[str, str] = field(default_factory=dict)
+    """For each result of an op in place, what it wrote: the two are one tensor."""
 
     def fresh(self, name: str) -> str:
         """An unused identifier near `name`."""
@@ -91,7 +95,7 @@ class Lowering:
             self.values[node] = self._region(node, owner, context)
         elif node.target is operator.getitem and isinstance(self.argument(node.args[0]), tuple):
             self.values[node] = self.argument(node.args[0])[node.args[1]]
-        elif _converts_nothing(node):
+        elif _converts_nothing(node) or self._copies_itself(node, target):
             self.values[node] = self.argument(node.args[0])
         else:
             self._op(node, target, context)
@@ -138,8 +142,18 @@ class Lowering:
                 self._effects(node),
             )
         )  # fmt: skip
+        if effects.returns_what_it_writes(node) and len(results) == 1:
+            (written,) = self.ops[-1].effects.mutates
+            self.itself[name] = self.itself.get(written, written)
         made = tuple(Ref(value.name) for value in results)
         self.values[node] = made if sequence else (made[0] if made else None)
+
+    def _copies_itself(self, node: fx.Node, target: str) -> bool:
+        """`self.steps += 1` is traced as an addition in place and a copy of its result onto it."""
+        if target != "aten.copy_.default":
+            return False
+        into, source = (self.argument(arg) for arg in node.args[:2])
+        return isinstance(source, Ref) and self.itself.get(source.name) == into.name
 
     def _results(self, node: fx.Node) -> tuple[Value, ...]:
         made = node.meta.get("val")
@@ -199,8 +213,14 @@ def _autocast_dtype(dtype: Any) -> str:
 
 
 def _converts_nothing(node: fx.Node) -> bool:
+    """Whether a call gives its first argument back as it was, whatever its sizes."""
     target = target_name(node.target)
-    if not target.startswith("aten.to.") or not isinstance(node.args[0], fx.Node):
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return False
+    if target == "aten.slice.Tensor":
+        start, end, step = (effects.argument(node, name) for name in ("start", "end", "step"))
+        return (start, end, step) in ((None, None, 1), (0, _WHOLE, 1))
+    if not target.startswith("aten.to."):
         return False
     before, after = node.args[0].meta.get("val"), node.meta.get("val")
     copies = effects.argument(node, "copy", False)

@@ -26,6 +26,7 @@ class Noisy(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.tanh(self.a(x))
         if self.training:
+            h = torch.relu(h)
             h = h + 0.5 * torch.sigmoid(self.b(h))
         else:
             h = h * 3

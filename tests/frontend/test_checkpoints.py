@@ -39,10 +39,7 @@ class Deep(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            if self.saves:
-                x = checkpoint(block, x, use_reentrant=self.reentrant)
-            else:
-                x = block(x)
+            x = checkpoint(block, x, use_reentrant=self.reentrant) if self.saves else block(x)
         return x
 
 
