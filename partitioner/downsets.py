@@ -178,27 +178,46 @@ def _counts(items: Incidence, members: BoolArray) -> NDArray[np.int16]:
 def _search(
     problem: Problem, levels: list[_Level], upper: float, out_of_time: Callable[[], bool]
 ) -> Answer:
-    stages = _StageLoads(problem)
-    reached = np.zeros(1)
+    stages, carried = _StageLoads(problem), _positions_are_alike(problem)
+    reached, fresh = np.zeros(1), np.ones(1, dtype=bool)
     parents: list[IntArray] = []
     for stage in range(problem.n_stages):
         below, above = levels[stage], levels[stage + 1]
+        here = {bits.tobytes(): i for i, bits in enumerate(below.bits)} if carried else {}
         best, parent = np.full(len(above), upper), np.full(len(above), -1)
         for j in range(len(above)):
             if j % 64 == 0 and out_of_time():
                 return Answer(None, complete=False)
-            inside = _inside(below, above, j, reached < upper)
+            same = here.get(above.bits[j].tobytes(), -1)
+            if same >= 0 and reached[same] < upper:
+                best[j], parent[j] = reached[same], same
+            tried = reached < best[j] if same < 0 else fresh & (reached < best[j])
+            inside = _inside(below, above, j, tried)
             if len(inside):
-                load = stages.load(stage, below, inside, above, j, upper)
+                load = stages.load(stage, below, inside, above, j, float(best[j]))
                 load = np.maximum(load, reached[inside])
                 least = int(load.argmin())
-                if load[least] < upper:
+                if load[least] < best[j]:
                     best[j], parent[j] = load[least], inside[least]
+        known = {bits: float(reached[i]) for bits, i in here.items()}
         reached = best
+        fresh = np.asarray(
+            [best[j] < known.get(bits.tobytes(), np.inf) for j, bits in enumerate(above.bits)]
+        )
         parents.append(parent)
     if parents[-1][0] < 0:
         return Answer(None, complete=True)
     return Answer(_traced(problem, levels, parents), complete=True)
+
+
+def _positions_are_alike(problem: Problem) -> bool:
+    """Whether a stage may be empty and costs the same wherever it stands.
+
+    Then a prefix reached in s stages is reached in s + 1, and only prefixes that the last stage
+    reached for the first time, or more cheaply, need be tried again.
+    """
+    figures = (problem.device_kind, problem.memory_limit_bytes, problem.in_flight)
+    return problem.allow_empty and all(len(np.unique(figure)) == 1 for figure in figures)
 
 
 def _inside(below: _Level, above: _Level, j: int, reachable: BoolArray) -> IntArray:

@@ -97,3 +97,20 @@ def test_answers_are_valid_and_never_better_than_the_optimum(seed, n, k, method)
     assert solution.lower_bound_seconds <= best * (1 + 1e-9)
     if method == "auto":
         assert solution.evaluation.bottleneck_seconds <= best * 1.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(1, 5), st.integers(2, 4), st.sampled_from([0.0, 30.0, 60.0]))
+def test_stages_that_may_stay_empty(seed, n, k, limit):
+    draw = np.random.default_rng(seed)
+    edges = [(a, b) for b in range(n) for a in range(b) if draw.random() < 0.4]
+    values = [((a, b), float(draw.integers(0, 40))) for a, b in edges]
+    p = problem(k, draw.integers(0, 30, n).tolist(), edges, values, send_rule="once",
+                allow_empty=True, weights=[([c], float(draw.integers(5, 20))) for c in range(n)],
+                memory_limit_bytes=np.full(k, limit or np.inf))  # fmt: skip
+    best = oracle.optimum(p)
+    if not np.isfinite(best):
+        return
+    solution = solve(p, "exact")
+    assert solution.optimal
+    assert solution.evaluation.bottleneck_seconds == pytest.approx(best, rel=1e-9)
