@@ -119,6 +119,7 @@ class Plan:
     device_of_stage: tuple[int, ...]
     """Shape [k]: the rank that owns each stage."""
     schedule: str
+    """A name, or the text of the user's own: a line a device, under a first line `# name`."""
     n_microbatches: int
     optimizer: str
     method: str
@@ -137,6 +138,11 @@ class Plan:
     """The values of the graph's weights of kind `constant`."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+
+    @property
+    def schedule_name(self) -> str:
+        """What to call the schedule."""
+        return self.schedule.partition("\n")[0].removeprefix("# ")
 
     @property
     def n_stages(self) -> int:

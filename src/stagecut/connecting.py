@@ -23,6 +23,7 @@ from stagecut.runtime.distributed import DistributedRuntime, check_world
 from stagecut.runtime.layout import Layout
 from stagecut.runtime.local import LocalRuntime
 from stagecut.tensors import check_weights, weights_of
+from stagecut.timetables import ScheduleLike, microbatches_of
 
 
 def connect(
@@ -32,24 +33,26 @@ def connect(
     loss_fn: LossFn | None,
     runtime: str,
     n_microbatches: int | None,
-    schedule: str | None,
+    schedule: ScheduleLike | None,
 ) -> Pipeline:
     """What `stagecut.pipeline` does; see there."""
     if runtime not in ("auto", "local", "distributed"):
         raise ArgumentError(f"no runtime {runtime!r}; choose local, distributed or auto")
     if n_microbatches is not None and n_microbatches < 1:
         raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    planned = None if schedule is None else microbatches_of(schedule)
     if runtime == "local" or (runtime == "auto" and not _several_ranks()):
         data, program, tensors = _load(plan, model, None)
         made: Runtime = LocalRuntime(program, tensors, data.device_of_stage)
     else:
-        data, program, made = _distribute(plan, model)
+        asked = f"{schedule} {n_microbatches}" if not callable(schedule) else schedule.__qualname__
+        data, program, made = _distribute(plan, model, asked)
     return Pipeline(
         data,
         program,
         made,
         loss_fn,
-        n_microbatches or data.n_microbatches,
+        n_microbatches or planned or data.n_microbatches,
         schedule or data.schedule,
     )
 
@@ -61,7 +64,7 @@ def _several_ranks() -> bool:
 
 
 def _distribute(
-    plan: Plan | str | Path, model: nn.Module | None
+    plan: Plan | str | Path, model: nn.Module | None, asked: str
 ) -> tuple[ir.Plan, PipelineProgram, Runtime]:
     """Builds this rank's stages, once all ranks agree on the plan and fit it."""
     if not dist.is_initialized():
@@ -75,9 +78,10 @@ def _distribute(
         loaded = _load(plan, model, mine)
     except StagecutError as error:
         problem = str(error)
-    theirs = share(_summary(loaded[0]) if loaded else "")
-    if loaded and problem is None and _summary(loaded[0]) != theirs:
-        problem = "its plan differs from rank 0's; give every rank the same plan"
+    ours = f"{_summary(loaded[0])} {asked}" if loaded else ""
+    theirs = share(ours)
+    if loaded and problem is None and ours != theirs:
+        problem = "its plan differs from rank 0's, or its schedule; give every rank the same"
     agree(problem)
     assert loaded is not None  # agree() has raised otherwise
     data, program, tensors = loaded

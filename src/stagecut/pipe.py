@@ -15,12 +15,15 @@ from stagecut.ir import plan as ir
 from stagecut.ir.errors import ArgumentError, PlanError
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Phase
+from stagecut.ir.timeline import Timeline
 from stagecut.prediction import actions_of
 from stagecut.runtime.agreement import share
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
 from stagecut.runtime.norms import clip_gradients
+from stagecut.runtime.recording import Recorded, timeline
 from stagecut.runtime.stage import StageRunner
 from stagecut.runtime.worker import Outcome, Step
+from stagecut.timetables import ScheduleLike
 
 LossFn = Callable[..., torch.Tensor]
 
@@ -34,6 +37,9 @@ class Runtime(Protocol):
 
     def run(self, step: Step) -> Outcome:
         """Executes a step; the outcome is the same in every process."""
+
+    def recorded(self) -> Sequence[Recorded]:
+        """What each device did in the last step, and when."""
 
 
 class Pipeline:
@@ -49,7 +55,7 @@ class Pipeline:
         runtime: Runtime,
         loss_fn: LossFn | None,
         n_microbatches: int,
-        schedule: str,
+        schedule: ScheduleLike,
     ) -> None:
         self.plan = plan
         self.program = program
@@ -58,7 +64,8 @@ class Pipeline:
         self.n_microbatches = n_microbatches
         self.schedule = schedule
         self.signature = Signature(plan.graph)
-        self._actions: dict[tuple[str, int], ActionList] = {}
+        self._actions: dict[tuple[ScheduleLike, int], ActionList] = {}
+        self._last: ActionList | None = None
         self._random = any(op.effects.random for op in plan.graph.ops)
         self.train(plan.graph.training)
 
@@ -83,7 +90,7 @@ class Pipeline:
             )
         microbatches = self._microbatches(args, kwargs, target)
         with _own_draws(self._random) as seed:
-            actions = self._list(self.schedule, len(microbatches))
+            actions = self._last = self._list(self.schedule, len(microbatches))
             outcome = self.runtime.run(
                 Step(actions, microbatches, True, self._loss, seed, _halves(actions))
             )
@@ -100,10 +107,23 @@ class Pipeline:
         """
         microbatches = self._microbatches(args, kwargs, None)
         with _own_draws(self._random and self.training) as seed:
-            actions = self._list("forward", len(microbatches))
+            actions = self._last = self._list("forward", len(microbatches))
             outcome = self.runtime.run(Step(actions, microbatches, False, None, seed))
         parts = [outcome.outputs[m.index] for m in microbatches]
         return self.signature.container(merge_outputs(parts, [m.share for m in microbatches]))
+
+    def last_timeline(self) -> Timeline:
+        """The last step as it ran: `plan.to_trace(path, measured=pipe.last_timeline())`.
+
+        In a process group every rank calls it, and all get the same; with replicas, that of their
+        own. Times are of the host's clock, on a GPU of its stream.
+
+        Raises:
+            ArgumentError: no step has run.
+        """
+        if self._last is None:
+            raise ArgumentError("no step has run yet; call train_step, or the pipeline, first")
+        return timeline(self._last, self.runtime.recorded())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The parameters of this process's stages, each once, by their original names."""
@@ -197,7 +217,7 @@ class Pipeline:
         n = min(self.n_microbatches, count_rows(graph, leaves))
         return split(graph, leaves, target, n)
 
-    def _list(self, schedule: str, n_microbatches: int) -> ActionList:
+    def _list(self, schedule: ScheduleLike, n_microbatches: int) -> ActionList:
         key = schedule, n_microbatches
         if key not in self._actions:
             edges = self.program.edges

@@ -88,9 +88,15 @@ class Plan:
         """Writes the plan as one HTML page."""
         Path(path).write_text(render_html(self.data, timeline=self.timeline()))
 
-    def to_trace(self, path: str | Path) -> None:
-        """Writes the simulated step as Chrome trace events, for Perfetto."""
-        Path(path).write_text(json.dumps(to_trace({"predicted": self.timeline()})))
+    def to_trace(self, path: str | Path, measured: Timeline | None = None) -> None:
+        """Writes the simulated step as Chrome trace events, for Perfetto.
+
+        A measured one, of `pipe.last_timeline()`, is drawn below it on the same axes.
+        """
+        timelines = {"predicted": self.timeline()}
+        if measured is not None:
+            timelines["measured"] = measured
+        Path(path).write_text(json.dumps(to_trace(timelines)))
 
     def programs(self) -> PipelineProgram:
         """The generated stages: source text and wiring."""

@@ -38,14 +38,21 @@ def actions_of(
             number of micro-batches.
         ScheduleError: the schedule is wrong for this plan.
     """
-    timetable = _timetable(plan, schedule or plan.schedule, n_microbatches)
+    timetable = timetable_of(plan, n_microbatches, schedule)
     # One receive posted ahead lets every transfer overlap computing; more gain nothing.
     actions = expand(timetable, edges, ahead=1)
     check(actions)
     return actions
 
 
-def _timetable(plan: Plan, schedule: ScheduleLike, n_microbatches: int) -> Schedule:
+def timetable_of(plan: Plan, n_microbatches: int, schedule: ScheduleLike | None = None) -> Schedule:
+    """What each device computes in a step, by the plan's schedule or another; not yet checked.
+
+    Raises:
+        ArgumentError: the schedule puts the stages elsewhere than the plan, or is for another
+            number of micro-batches.
+    """
+    schedule = schedule or plan.schedule
     if schedule == "forward":
         return forward_on(plan.device_of_stage, n_microbatches)
     n_devices = max(plan.device_of_stage) + 1

@@ -80,6 +80,13 @@ def scheduled(
     return _loaded(schedule)
 
 
+def microbatches_of(schedule: ScheduleLike) -> int | None:
+    """How many micro-batches a text of actions is for; None where any number will do."""
+    if callable(schedule) or schedule in SCHEDULES:
+        return None
+    return _loaded(schedule).n_microbatches
+
+
 def stored(schedule: ScheduleLike, made: Schedule) -> str:
     """What a plan keeps: the name of a built-in schedule, the text of another."""
     if not callable(schedule) and schedule in SCHEDULES:

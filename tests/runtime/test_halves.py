@@ -1,4 +1,4 @@
-"""The halves of a backward: neither computes what is the other's, and together they are the whole."""
+"""The halves of a backward: neither does the other's work, and together they are the whole."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def header(plan: Plan) -> Text:
     lines = [
         f"{plan.graph.name or 'model'}: {_count(len(plan.graph.ops), 'op')} in {stages} "
         f"on {cluster_text(plan.cluster)}",
-        f"schedule {plan.schedule}, {microbatches} a step, optimizer {plan.optimizer}; "
+        f"schedule {plan.schedule_name}, {microbatches} a step, optimizer {plan.optimizer}; "
         f"traced by {plan.frontend}",
     ]
     return Text.assemble((lines[0], "bold"), "\n", (lines[1], "dim"))
