@@ -99,9 +99,13 @@ class _Writer:
     def recomputed(self, run: Run, function: str) -> Iterator[Line]:
         """A region as a function, and its call under torch's checkpoint."""
         positions = range(run.start, run.stop)
-        yield Line(f"def {function}({', '.join(run.inputs)}):")
+        draws = any(self.stage.ops[p].name in self.draws for p in positions)
+        # Run again, it must draw what its own micro-batch drew, and others have begun meanwhile.
+        own_seed = ["seed=self.seed"] if draws else []
+        yield Line(f"def {function}({', '.join([*run.inputs, *own_seed])}):")
         absent = [name for name in run.results if name in self.modes]
         inner = [
+            *([Line("self.seed = seed")] if draws else []),
             *(Line(f"{name} = None") for name in absent),
             *self.lines(positions, frozenset(run.inputs)),
             Line(f"return {_tuple(run.results)}"),

@@ -107,18 +107,19 @@ def test_it_still_saves_memory() -> None:
     assert saved < 1.2 * eager, f"{saved} bytes split, {eager} bytes unsplit"
 
 
-def test_dropout_is_replayed() -> None:
+@pytest.mark.parametrize("n_microbatches", [1, 4])
+def test_dropout_is_replayed(n_microbatches: int) -> None:
     model = Deep(True)
     for block in model.blocks:
         block.dropout.p = 0.5
     batch = inputs()
-    pipe = pipe_of(model, batch, 1)
+    pipe = pipe_of(model, batch, 1, n_microbatches=n_microbatches, schedule="gpipe")
     torch.manual_seed(1)
     pipe.train_step(**batch)
     saving = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     model.saves = False
-    pipe = pipe_of(model, batch, 1)
+    pipe = pipe_of(model, batch, 1, n_microbatches=n_microbatches, schedule="gpipe")
     torch.manual_seed(1)
     pipe.train_step(**batch)
     torch.testing.assert_close([p.grad for p in model.parameters()], saving)
