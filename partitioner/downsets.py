@@ -30,7 +30,7 @@ from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 MOST_PREFIXES = 24_000
 _MOST_CELLS = 20_000_000
 """Prefixes times clusters: what their tables may take."""
-_MOST_PAIRS = 400_000_000
+_MOST_PAIRS = 1_500_000_000
 
 
 def stage_alone_decides(problem: Problem) -> BoolArray:

@@ -70,7 +70,9 @@ def _by_milp(
         return None
     from stagecut.partitioner.milp import best_by_milp  # scipy.optimize is slow to import
 
-    return best_by_milp(search.problem, low, high, upper, search.seconds_left(), effort)
+    answer = best_by_milp(search.problem, low, high, upper, search.seconds_left(), effort)
+    search.out_of_time()  # notes it where the solver ended at the deadline
+    return answer
 
 
 def _conclude(search: Search, answer: Answer) -> None:
