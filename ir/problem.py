@@ -33,7 +33,9 @@ class Incidence:
     def of(lists: list[list[int]]) -> Incidence:
         """Builds the incidence of a list of member lists."""
         lengths = [len(members) for members in lists]
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) if lists else np.zeros(1)
+        offsets = (
+            np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]) if lists else np.zeros(1)
+        )
         flat = [member for members in lists for member in members]
         return Incidence(offsets.astype(np.int64), np.asarray(flat, dtype=np.int64))
 
