@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from stagecut.codegen.generate import generate
-from stagecut.ir.errors import PlanError
+from stagecut.codegen.source import OPAQUE
+from stagecut.ir.errors import PlanError, UnsupportedError
 from stagecut.ir.plan import Plan, load_plan
 from stagecut.ir.program import PipelineProgram, StageProgram
 
@@ -35,7 +36,9 @@ def write_folder(
 
     Raises:
         PlanError: weights have no values (meta device), or the folder holds something else.
+        UnsupportedError: a stage calls modules of the user's own, whose code it does not hold.
     """
+    _check_own_code(program)
     _check_target(folder)
     _check_values(program, tensors)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +150,16 @@ def _changes(folder: Path, stage: StageProgram) -> list[str]:
     if (folder / f"{name}.py").read_text() != stage.source:
         return [f"{name}.py was changed, or written by another version"]
     return []
+
+
+def _check_own_code(program: PipelineProgram) -> None:
+    calling = [str(s.index) for s in program.stages if OPAQUE in s.source]
+    if calling:
+        raise UnsupportedError(
+            f"stages {', '.join(calling)} call modules that could not be traced and run as they "
+            "are; a folder of stages needs torch alone and does not hold the user's code. Run them "
+            "with pipeline(plan, model)"
+        )
 
 
 def _check_target(folder: Path) -> None:

@@ -48,6 +48,14 @@ def tie(root: Scope, name: str, other: str):
     (scope, leaf), (holder, known) = place(root, name), place(root, other)
     setattr(scope, leaf, holder[known])
 '''
+OPAQUE = "opaque(self, "
+"""How a stage declares a module of the user's own."""
+_OPAQUE = '''
+
+def opaque(root: Scope, name: str):
+    """A place for a module of the user's own; whoever loads the stage puts it there."""
+    place(root, f"{name}.forward")
+'''
 _RESEED = '''
     def reseed(self, op: int, device: torch.device) -> None:
         """Makes an op's draws depend on step and micro-batch, and not on where the model is cut."""
@@ -77,7 +85,7 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
             "from torch import nn",
             *(["from torch.utils.checkpoint import checkpoint"] if "checkpoint(" in text else []),
             *(["", "aten = torch.ops.aten"] if "aten." in text else []),
-            _SCOPE,
+            _SCOPE.rstrip("\n") + _OPAQUE if stage_modules(stage) else _SCOPE,
             "",
             f"class {class_name(stage.index)}(Scope):",
             f'    """{_span(stage)}"""',
@@ -85,6 +93,7 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
             "    def __init__(self) -> None:",
             "        super().__init__()",
             *(["        self.seed: int | None = None"] if random else []),
+            *(f'        {OPAQUE}"{path}")' for path in stage_modules(stage)),
             *(line for weight in held for line in _declaration(weight)),
             *(_RESEED.splitlines() if random else []),
             "",
@@ -122,6 +131,12 @@ def _span(stage: StageWiring) -> str:
 def _parameter(port: Port) -> str:
     kind = port.type.kind if isinstance(port.type, ScalarType) else "torch.Tensor"
     return f"{port.name}: {kind}"
+
+
+def stage_modules(stage: StageWiring) -> tuple[str, ...]:
+    """Paths of the user's own modules that a stage calls."""
+    paths = (op.target.removeprefix("module:") for op in stage.ops if ":" in op.target)
+    return tuple(dict.fromkeys(paths))
 
 
 def _declaration(weight: Weight) -> list[str]:

@@ -154,7 +154,10 @@ def statement(op: Op) -> str:
         # Not an index: of the two values only one exists in each mode.
         train, evaluation = map(expression, op.args[0])  # type: ignore[arg-type]
         return f"{op.name} = {train} if self.training else {evaluation}"
-    written = call(op.target, args, [(name, expression(arg)) for name, arg in op.kwargs])
+    target = op.target
+    if target.startswith("module:"):
+        target = weight_path(target.removeprefix("module:"))
+    written = call(target, args, [(name, expression(arg)) for name, arg in op.kwargs])
     if not op.results:
         return written
     names = ", ".join(value.name for value in op.results)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stagecut.ir.errors import PlanError
-from stagecut.ir.graph import Graph, Op, Ref, Value, WeightRef, op_refs, reads, refs
+from stagecut.ir.graph import Graph, Op, Ref, Value, Weight, WeightRef, op_refs, reads, refs
 from stagecut.ir.program import Port
 from stagecut.ir.schedule import StageEdge
 from stagecut.ir.types import ScalarType, SymbolicDim, TensorType
@@ -241,6 +241,8 @@ def _weights_of_stages(
         for ref in op_refs(op):
             if isinstance(ref, WeightRef):
                 users[ref.name].update(stages)
+        for weight in owned_weights(op, graph.weights):
+            users[weight.name].update(stages)
     for output in graph.outputs:
         for ref in refs(output):
             if isinstance(ref, WeightRef):
@@ -250,6 +252,14 @@ def _weights_of_stages(
         users[weight.name] = users[weight.name] or {min(previous)}
         previous = users[weight.name]
     return [tuple(w.name for w in graph.weights if s in users[w.name]) for s in range(n_stages)]
+
+
+def owned_weights(op: Op, weights: Sequence[Weight]) -> list[Weight]:
+    """The weights inside the module that an opaque op calls."""
+    if not op.target.startswith("module:"):
+        return []
+    inside = f"{op.target.removeprefix('module:')}."
+    return [w for w in weights if any(n.startswith(inside) for n in (w.name, *w.aliases))]
 
 
 def _edges(

@@ -44,16 +44,17 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(model: nn.Module, example: Example) -> Exported:
+def export(model: nn.Module, example: Example, *, lengths: bool = True) -> Exported:
     """The model's graph, sizes symbolic where the model allows it.
 
-    Symbolic are the batch, and the lengths of tokens and of series; other sizes are the example's.
+    Symbolic are the batch and, if `lengths`, the lengths of tokens and of series; other sizes are
+    the example's.
 
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
     with assigned_attributes() as assigned:
-        program, notes = _with_lengths(model, example)
+        program, notes = _with_lengths(model, example) if lengths else (None, ())
         if program is None:
             program = _export(model, example, lengths=False)
     notes += tuple(

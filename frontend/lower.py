@@ -19,6 +19,8 @@ from torch import fx, nn
 from stagecut.frontend import effects, symbols
 from stagecut.frontend.checkpoints import region_of
 from stagecut.frontend.modes import counts_batches, mode_arguments
+from stagecut.frontend.opaque import TARGET as OPAQUE
+from stagecut.frontend.opaque import call_of
 from stagecut.frontend.sources import scope_of, source_of
 from stagecut.ir.errors import TraceError
 from stagecut.ir.graph import (
@@ -97,8 +99,26 @@ class Lowering:
             self.values[node] = self.argument(node.args[0])[node.args[1]]
         elif _converts_nothing(node) or self._copies_itself(node, target):
             self.values[node] = self.argument(node.args[0])
+        elif target == OPAQUE:
+            self._opaque(node, context)
         else:
             self._op(node, target, context)
+
+    def _opaque(self, node: fx.Node, context: tuple[Context, ...]) -> None:
+        """A module of the user's own as one op; it may draw random numbers."""
+        inputs, text, _ = node.args
+        call, tensors = call_of(str(text)), self.argument(inputs)
+        results = self._results(node)
+        name = results[0].name if results else self.fresh(node.name)
+        args = tuple(_given(arg, tensors) for arg in call["args"])
+        kwargs = tuple((key, _given(arg, tensors)) for key, arg in call["kwargs"].items())
+        self.ops.append(
+            Op(
+                name, f"module:{call['path']}", args, kwargs, results, call["sequence"],
+                call["path"], source_of(node), context, Effects(random=True),
+            )
+        )  # fmt: skip
+        self.values[node] = tuple(Ref(value.name) for value in results)
 
     def _region(self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]) -> Any:
         name = str(node.target)
@@ -192,6 +212,13 @@ class Lowering:
         raise TraceError(
             f"an argument of type {type(arg).__name__} cannot be written into a stage: {arg!r}"
         )
+
+
+def _given(item: Any, tensors: tuple[Arg, ...]) -> Arg:
+    """An argument of an opaque module, tensors by number."""
+    if isinstance(item, dict):
+        return tensors[item["tensor"]]
+    return tuple(_given(i, tensors) for i in item) if isinstance(item, list) else item
 
 
 def target_name(target: Any) -> str:

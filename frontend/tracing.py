@@ -12,8 +12,9 @@ from torch import nn
 
 from stagecut.frontend import symbols
 from stagecut.frontend.align import NoMatch, align, refuse_eval
+from stagecut.frontend.around import Around, export_around
 from stagecut.frontend.example import Example, prepare
-from stagecut.frontend.exporting import Exported, export
+from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
 from stagecut.frontend.mode_reads import mode_reads
 from stagecut.frontend.retype import rehint, renamed
@@ -33,6 +34,10 @@ class Traced:
     graph: Graph
     constants: Mapping[str, torch.Tensor]
     """Weights of kind `constant`, which the model's state does not have."""
+    opaque: tuple[str, ...] = ()
+    """Paths of the modules that are one op each, because they cannot be traced."""
+    frontend: str = "torch.export"
+    """How it was traced, and why."""
 
 
 def trace(
@@ -59,16 +64,35 @@ def trace(
 
 
 def _traced(
-    model: nn.Module, example: Example, training: bool, split: Mapping[str, int | None]
+    model: nn.Module,
+    example: Example,
+    training: bool,
+    split: Mapping[str, int | None],
+    opaque: tuple[str, ...] = (),
 ) -> Traced:
     with _mode(model, training):
-        exported = export(model, example)
+        around = export_around(model, example, opaque)
+        exported = around.exported
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
+    if around.opaque:
+        graph = replace(graph, notes=(*graph.notes, f"traced with {_account(around)}"))
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
-    return Traced(renamed(whole_inputs(graph, split)), constants)
+    graph = renamed(whole_inputs(graph, split))
+    return Traced(graph, constants, around.opaque, _account(around))
+
+
+def _account(around: Around) -> str:
+    """How a model was traced, and why not whole."""
+    if not around.opaque:
+        return "torch.export"
+    n, shown = len(around.opaque), ", ".join(around.opaque[:3])
+    more = ", …" if n > 3 else ""
+    return f"torch.export around {n} modules that run as they are ({shown}{more}): " + "; ".join(
+        reason.replace("\n", " ") for reason in around.reasons
+    )
 
 
 def _in_both_modes(
@@ -80,7 +104,7 @@ def _in_both_modes(
 ) -> Graph:
     """The training graph, able to run in eval mode too; or refusing to, where it cannot be."""
     try:
-        evaluated = _traced(model, example, False, split)
+        evaluated = _traced(model, example, False, split, train.opaque)
         if not _equal(train.constants, evaluated.constants):
             raise NoMatch("tensors that its code makes differ between train and eval mode")
         return align(train.graph, evaluated.graph)

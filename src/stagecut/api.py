@@ -24,6 +24,7 @@ from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
 from stagecut.ir.solution import Solution
 from stagecut.limits import parse_limit
+from stagecut.opaque import opaque_modules
 from stagecut.partitioner import solve
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
@@ -105,7 +106,7 @@ def partition(
     graph = drop_dead(out_of_place(traced.graph))
     profile = _profile(cost, graph, devices, training)
     costed = {
-        device.name: annotate(graph, device, {}, training, profile)
+        device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
         for device in dict.fromkeys(devices.devices)
     }
     graph = costed[devices.devices[0].name]
@@ -147,7 +148,7 @@ def partition(
         stopped_by_clock=solution.stopped_by_clock,
         step_seconds=0.0,
         bubble=0.0,
-        frontend="torch.export",
+        frontend=traced.frontend,
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
         notes=(*graph.notes, *notes),

@@ -15,6 +15,7 @@ from stagecut.ir import plan as ir
 from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
 from stagecut.ir.plan import load_plan
 from stagecut.ir.program import PipelineProgram
+from stagecut.opaque import place_modules
 from stagecut.pipe import LossFn, Pipeline, Runtime
 from stagecut.plan import Plan
 from stagecut.prediction import program_of
@@ -47,6 +48,7 @@ def connect(
     else:
         asked = f"{schedule} {n_microbatches}" if not callable(schedule) else schedule.__qualname__
         data, program, made = _distribute(plan, model, asked)
+    place_modules(data, made.runners, model)
     return Pipeline(
         data,
         program,

@@ -1,0 +1,246 @@
+"""Modules that cannot be traced become one op each, around which the rest is traced as usual.
+
+    encoder.layers.0   branches on the values of a tensor      %h = module:encoder.layers.0(%x)
+
+The op is the user's own module, called as it is; its insides cannot be cut. While tracing, its
+`forward` is replaced by a call of `stagecut::module`, whose results have the shapes that a run of
+the example found; afterwards nothing of this is left on the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from stagecut.frontend.example import Example
+from stagecut.frontend.trees import Tree, flatten, map_leaves, unflatten
+from stagecut.ir.errors import TraceError
+
+TARGET = "stagecut.module.default"
+_PLAIN = (bool, int, float, str, type(None))
+
+
+@torch.library.custom_op("stagecut::module", mutates_args=())
+def _module(inputs: Sequence[torch.Tensor], call: str, sizes: Sequence[int]) -> list[torch.Tensor]:
+    raise NotImplementedError("stagecut::module exists in traces alone")
+
+
+@_module.register_fake
+def _(inputs: Sequence[torch.Tensor], call: str, sizes: Sequence[int]) -> list[torch.Tensor]:
+    rest, made = list(sizes), []
+    for rank, dtype in json.loads(call)["results"]:
+        shape, rest = rest[:rank], rest[rank:]
+        made.append(inputs[0].new_empty(shape, dtype=getattr(torch, dtype)))
+    return made
+
+
+class Unfit(Exception):
+    """A module's inputs or outputs are not what one op can take or give."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The calls of one module in two runs of the example, the second with one row more."""
+
+    shapes_in: list[list[tuple[int, ...] | None]] = field(default_factory=list)
+    """For each call, the shape of each leaf of its arguments; None for what is no tensor."""
+    outputs: list[tuple[list[Any], Tree]] = field(default_factory=list)
+    """For each call its output: meta tensors and constants, and the container."""
+
+
+@contextmanager
+def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> Iterator[None]:
+    """Inside, calls of the modules at `paths` are traced as one op each.
+
+    Raises:
+        Unfit: names a module that cannot be one op; its parent may.
+        TraceError: the example cannot be run to see what the modules make of it.
+    """
+    if not paths:
+        yield
+        return
+    _check_buffers(model, paths)
+    rows = example.rows if example.rows > 1 else 2
+    first = _run(model, example.kwargs, paths)
+    second = _run(model, _one_row_more(example), paths)
+    stubs = {path: _stub(path, first[path], second[path], rows) for path in paths}
+    with _forwards(model, stubs):
+        yield
+
+
+def call_of(text: str) -> dict[str, Any]:
+    """What an op's text says: `path`, and `args` and `kwargs` with `{"tensor": i}` in them."""
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _check_buffers(model: nn.Module, paths: Sequence[str]) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for path in paths:
+        same = [other for other in paths if modules[other] is modules[path]]
+        if len(same) > 1 and next(modules[path].buffers(), None) is not None:
+            raise Unfit(path, "it is used under two names and has buffers")
+
+
+@contextmanager
+def _forwards(model: nn.Module, stubs: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Puts other functions in the place of some modules' forward, and takes them away again."""
+    changed = []
+    try:
+        for path, stub in stubs.items():
+            module = model.get_submodule(path)
+            changed.append((module, vars(module).get("forward")))
+            module.forward = stub
+        yield
+    finally:
+        for module, before in changed:
+            del module.forward
+            if before is not None:
+                module.forward = before
+
+
+def _run(model: nn.Module, kwargs: Mapping[str, Any], paths: Sequence[str]) -> dict[str, _Seen]:
+    """One forward of the example on copies of the buffers; the user's generator stays."""
+    seen = {path: _Seen() for path in paths}
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_meta for tensor in tensors):
+        raise TraceError("its weights are on the meta device, so it cannot be run to find out")
+
+    def watching(path: str) -> Callable[..., Any]:
+        forward = model.get_submodule(path).forward
+
+        def call(*args: Any, **given: Any) -> Any:
+            out = forward(*args, **given)
+            leaves, _ = flatten((args, given))
+            seen[path].shapes_in.append([_shape(leaf) for leaf in leaves])
+            made, tree = flatten(out)
+            seen[path].outputs.append((list(map(_outline, made)), tree))
+            return out
+
+        return call
+
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    watched = _forwards(model, {path: watching(path) for path in paths})
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), watched:
+        functional_call(model, buffers, (), map_leaves(_own, dict(kwargs)))
+    return seen
+
+
+def _one_row_more(example: Example) -> dict[str, Any]:
+    leaves, tree = flatten(example.kwargs)
+    more = [
+        torch.cat([leaf, leaf[:1]]) if own else leaf
+        for leaf, own in zip(leaves, example.batched, strict=True)
+    ]
+    grown: dict[str, Any] = unflatten(more, tree)
+    return grown
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _shape(leaf: Any) -> tuple[int, ...] | None:
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else None
+
+
+def _outline(leaf: Any) -> Any:
+    return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _stub(path: str, first: _Seen, second: _Seen, rows: int) -> Callable[..., Any]:
+    """What stands for a module's forward in a trace: its calls, in the order they were seen."""
+    if not first.outputs or len(first.outputs) != len(second.outputs):
+        raise Unfit(path, "how often it is called depends on data")
+    number = iter(range(len(first.outputs)))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        index = next(number, None)
+        if index is None:
+            raise Unfit(path, "it is called more often in the trace than in a run")
+        leaves, _ = flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if not tensors:
+            raise Unfit(path, "no tensor goes in")
+        given, named = _numbered(path, [list(args), list(kwargs.values())])
+        outputs, tree = first.outputs[index]
+        shapes = _shapes_out(path, outputs, second.outputs[index][0])
+        n_rows = _rows(leaves, first.shapes_in[index], second.shapes_in[index], rows)
+        sizes = [_size(path, a, b, rows, n_rows) for pair in shapes for a, b in pair]
+        results = [(o.ndim, str(o.dtype).removeprefix("torch.")) for o in outputs]
+        text = {
+            "path": path, "args": given, "kwargs": dict(zip(kwargs, named, strict=True)),
+            "results": results, "sequence": not tree.is_leaf(),
+        }  # fmt: skip
+        _check_container(path, outputs, tree)
+        made = torch.ops.stagecut.module(tensors, json.dumps(text), sizes)
+        return unflatten(made, tree)
+
+    return call
+
+
+def _check_container(path: str, outputs: Sequence[Any], tree: Tree) -> None:
+    flat = tree.is_leaf() or all(child.is_leaf() for child in tree.children())
+    if not flat or tree.type not in (None, tuple, list):
+        raise Unfit(path, f"it returns a {getattr(tree.type, '__name__', tree.type)}")
+
+
+def _numbered(path: str, given: Any) -> Any:
+    """Arguments as JSON, tensors as `{"tensor": i}`."""
+    count = iter(range(10**6))
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return {"tensor": next(count)}
+        if isinstance(item, tuple | list):
+            return [plain(value) for value in item]
+        if type(item) in _PLAIN:
+            return item
+        raise Unfit(path, f"it is given a {type(item).__name__}")
+
+    return plain(given)
+
+
+def _shapes_out(
+    path: str, first: Sequence[Any], second: Sequence[Any]
+) -> list[list[tuple[int, int]]]:
+    pairs = []
+    for a, b in zip(first, second, strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or a.ndim != b.ndim:
+            raise Unfit(path, f"it returns a {type(a).__name__} beside tensors")
+        pairs.append(list(zip(a.shape, b.shape, strict=True)))
+    return pairs
+
+
+def _rows(
+    leaves: Sequence[Any],
+    first: Sequence[tuple[int, ...] | None],
+    second: Sequence[tuple[int, ...] | None],
+    rows: int,
+) -> Any:
+    """The trace's own number of rows, from a dimension of an argument that has it."""
+    for leaf, a, b in zip(leaves, first, second, strict=True):
+        for dimension, pair in enumerate(zip(a or (), b or (), strict=True)):
+            if pair == (rows, rows + 1):
+                return leaf.shape[dimension]
+    return None
+
+
+def _size(path: str, a: int, b: int, rows: int, n_rows: Any) -> Any:
+    """A size that was `a` with `rows` and `b` with one more."""
+    if a == b:
+        return a
+    if n_rows is None:
+        raise Unfit(path, "its results grow with the batch and its inputs do not")
+    return (b - a) * n_rows + (a - (b - a) * rows)

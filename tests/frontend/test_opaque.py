@@ -1,0 +1,139 @@
+"""Modules that cannot be traced, run as they are, with cuts around them."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import stagecut
+from stagecut.frontend import trace
+from stagecut.ir.errors import TraceError, UnsupportedError
+from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
+
+X = {"x": torch.randn(4, 6)}
+
+
+class Gate(nn.Module):
+    """Branches on data: what a trace cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        h = self.norm(self.a(x))
+        if h.sum() > 0:
+            h = h * 2
+        return x + torch.tanh(h) * scale
+
+
+class Pair(nn.Module):
+    """Returns two tensors, takes a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 3)
+
+    def forward(self, both: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        left, right = both
+        h = self.a(left + right)
+        return (h, h.repeat(2, 1)) if bool(h.isfinite().all()) else (h, right)
+
+
+class Wraps(nn.Module):
+    """Its inner module takes and returns what one op cannot; the outer one can be one op."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            h = self.a(batch["x"])
+            return {"h": h * 2 if h.sum() > 0 else h}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = self.Inner()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner({"x": x})["h"]
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(6, 6)
+        self.blocks = nn.ModuleList(Gate() for _ in range(3))
+        self.pair, self.after, self.wraps = Pair(), nn.Linear(3, 6), Wraps()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.before(x))
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        left, right = self.pair((x, x * 2))
+        return self.wraps(torch.tanh(self.after(left + right[: x.shape[0]])))
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 4])
+def test_the_rest_is_traced_and_cut_around_them(n_stages: int) -> None:
+    model = Blocks()
+    pipe = assert_trains_alike(model, X, n_stages, method="uniform")
+    assert {n for n, _ in pipe.named_parameters()} == {n for n, _ in model.named_parameters()}
+    assert "self.blocks[" in sources(pipe)
+    rows = {"x": torch.randn(6, 6)}
+    unsplit = copy.deepcopy(model)
+    assert_close(pipe.train_step(**rows), mean_square(unsplit(**rows)).detach())
+
+
+def test_the_plan_says_what_and_why() -> None:
+    plan = stagecut.partition(Blocks(), 2, example_kwargs=X)
+    assert plan.data.frontend.startswith("torch.export around 5 modules that run as they are")
+    assert "if h.sum() > 0" in plan.data.frontend and "test_opaque.py:" in plan.data.frontend
+    targets = [op.target for op in plan.data.graph.ops if op.target.startswith("module:")]
+    assert targets == [
+        "module:blocks.0", "module:blocks.1", "module:blocks.2", "module:pair", "module:wraps"
+    ]  # fmt: skip
+
+
+def test_eval_uses_the_modules_in_eval() -> None:
+    model = Blocks()
+    pipe = pipe_of(model, X)
+    pipe.eval()
+    assert_close(pipe(**X), copy.deepcopy(model).eval()(**X))
+
+
+def test_nothing_is_left_on_the_model() -> None:
+    model = Blocks()
+    before = {name: list(vars(module)) for name, module in model.named_modules()}
+    state = copy.deepcopy(model.state_dict())
+    generator = torch.get_rng_state()
+    trace(model, (), X)
+    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
+    assert_close(model.state_dict(), state, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_on_the_meta_device_the_first_error_is_raised() -> None:
+    with torch.device("meta"):
+        model = Blocks()
+    with pytest.raises(TraceError, match=r"test_opaque.py:\d+, in forward\n\s+if h.sum"):
+        trace(model, (), X)
+
+
+def test_it_is_not_exported(tmp_path: Path) -> None:
+    model = Blocks()
+    plan = stagecut.partition(model, 2, example_kwargs=X)
+    with pytest.raises(UnsupportedError, match=r"run them\s+with pipeline\(plan, model\)|Run them"):
+        plan.export(tmp_path / "stages", model)
+
+
+def test_what_we_use_of_torchs_custom_ops_is_there() -> None:
+    from stagecut.frontend.opaque import TARGET
+
+    assert str(torch.ops.stagecut.module.default) == TARGET
