@@ -99,10 +99,10 @@ def traced_once() -> Iterator[None]:
         traced.append(traced[0] if traced else _trace(*args, **kwargs))
         return traced[0]
 
-    def annotate(graph: Any, device: Any, opaque: Any, training: bool) -> Any:
-        key = graph, device, training
+    def annotate(graph: Any, device: Any, *more: Any) -> Any:
+        key = graph, device
         if key not in costed:
-            costed[key] = _annotate(graph, device, opaque, training)
+            costed[key] = _annotate(graph, device, *more)
         return costed[key]
 
     costed: dict[Any, Any] = {}

@@ -10,6 +10,7 @@ from tests.zoo.vision import VISION
 
 ZOO: dict[str, Entry] = {e.name: e for e in (*DECODERS, *ENCODERS, *VISION, *PLAIN)}
 QUICK = (
-    "gpt2", "llama", "vit", "resnet", "lstm", "unet", "dlrm", "graph_net", "gan", "spectral",
+    "gpt2", "vit", "resnet", "lstm", "unet", "dlrm", "graph_net", "autoencoder", "spectral",
+    "siamese",
 )  # fmt: skip
 STAGES = (2, 3, 4)

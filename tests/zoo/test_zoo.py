@@ -7,16 +7,14 @@ import pytest
 from tests.zoo.checking import check
 from tests.zoo.table import QUICK, STAGES, ZOO
 
-REST = tuple(name for name in ZOO if name not in QUICK)
+SLOW = tuple(pytest.param(name, marks=pytest.mark.zoo) for name in ZOO if name not in QUICK)
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_quick(name: str) -> None:
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_trains_as_the_unsplit_model(name: str) -> None:
     check(ZOO[name], STAGES)
 
 
-@pytest.mark.zoo
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REST)
-def test_rest(name: str) -> None:
-    check(ZOO[name], STAGES)
+def test_what_the_zoo_must_hold() -> None:
+    assert len(ZOO) >= 40 and set(QUICK) <= set(ZOO)

@@ -100,7 +100,7 @@ VISION = (
         why="batch norm, squeeze and excitation",
     ),
     Entry("segformer", segformer),
-    Entry("detr", detr, mean_square("logits", "pred_boxes"), why="a frozen batch norm backbone"),
+    Entry("detr", detr, mean_square("logits", "pred_boxes"), why="its encoder layers branch on data: each is one op, run as it is"),
     Entry("whisper", whisper, why="sound in, text out"),
     Entry("wav2vec2", wav2vec2, why="weight norm by parametrization"),
 )  # fmt: skip
