@@ -1,5 +1,6 @@
 """From a user's `nn.Module` to a `Graph`: tracing, lowering, the weight table, the trees."""
 
+from stagecut.frontend.deriving import derive_example
 from stagecut.frontend.tracing import Traced, trace
 
-__all__ = ["Traced", "trace"]
+__all__ = ["Traced", "derive_example", "trace"]

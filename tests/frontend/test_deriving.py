@@ -1,0 +1,44 @@
+"""Examples for models that come with none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from stagecut.frontend.deriving import derive_example
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
+    "vectors": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), (2, 6)),
+    "series": (lambda: nn.TransformerEncoderLayer(8, 2, batch_first=True), None),
+    "recurrent": (lambda: nn.LSTM(5, 4, batch_first=True), (2, 16, 5)),
+    "images": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1)), (2, 3, 32, 32)),
+    "flattened": (
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(1568, 4)),
+        (2, 1, 28, 28),
+    ),
+    "tokens": (lambda: nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), (2, 16)),
+    "two inputs": (lambda: nn.Bilinear(3, 4, 5), None),
+    "no weights": (lambda: nn.Tanh(), None),
+    "none fits": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Linear(3, 2)), None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_first_layer_says(name: str) -> None:
+    build, shape = MODELS[name]
+    model = build()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    found = derive_example(model)
+    assert (None if found is None else tuple(next(iter(found.values())).shape)) == shape
+    assert_close(dict(model.state_dict()), state, rtol=0, atol=0)
+
+
+def test_weights_may_be_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(6, 4))
+    found = derive_example(model)
+    assert found is not None and found["input"].shape == (2, 6)
