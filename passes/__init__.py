@@ -5,21 +5,34 @@ from stagecut.passes.dead import drop_dead
 from stagecut.passes.functional import out_of_place
 from stagecut.passes.groups import Clustering
 from stagecut.passes.measuring import measure
-from stagecut.passes.memory import describe_stages
+from stagecut.passes.memory import describe_stages, memory_of_stage
 from stagecut.passes.problem import build_problem, stages_of_ops
 from stagecut.passes.profile import Profile, load_profile, save_profile
+from stagecut.passes.recompute import (
+    Group,
+    groups_to_fit,
+    modules_recomputed,
+    recomputable,
+    recomputed,
+)
 from stagecut.passes.states import weight_bytes
 
 __all__ = [
     "Clustering",
+    "Group",
     "Profile",
     "annotate",
     "build_problem",
     "describe_stages",
     "drop_dead",
+    "groups_to_fit",
     "load_profile",
     "measure",
+    "memory_of_stage",
+    "modules_recomputed",
     "out_of_place",
+    "recomputable",
+    "recomputed",
     "save_profile",
     "stages_of_ops",
     "weight_bytes",

@@ -7,7 +7,8 @@
 Between its forward and its backward a micro-batch keeps what autograd saved, what it received and
 what it sent (both are needed to hand gradients over). A storage is freed behind its last use in
 the forward if it is not kept, and behind the backward of the first op that saved it. The user's
-batch belongs to the user and is not counted.
+batch belongs to the user and is not counted. A recomputed region keeps its inputs instead of what
+its ops save; where the backward first needs one of its tensors, it runs again and then has them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 
 from stagecut.ir.graph import Graph, Op, Ref, Value, op_refs
 from stagecut.ir.types import ScalarType, TensorType
+from stagecut.passes.regions import regions
+from stagecut.passes.replay import Replay, replay, saved_in
 from stagecut.passes.users import Users
 
 _OUTSIDE = ""
@@ -77,6 +80,8 @@ class _Stage:
     """The values among the model's outputs."""
     losses: frozenset[str]
     """Outputs that the backward starts from."""
+    replays: dict[int, Replay]
+    """For each op of a recomputed region that saves something, by position, the region's."""
 
     @staticmethod
     def of(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> _Stage:
@@ -87,7 +92,7 @@ class _Stage:
         received = tuple(name for name in values if name in read and name not in here)
         results = _results(graph, stages, index, here, values)
         roots = _roots(graph, ops, received)
-        sizes, savers = _saved(ops, roots)
+        sizes, savers = _saved(ops, roots, values)
         for name in set(received) & sizes.keys():  # sent without the rest of its storage
             sizes[name] = values[name].type.hint_bytes  # type: ignore[union-attr]
         held = [n for n in (*received, *results) if values[n].requires_grad]
@@ -102,7 +107,7 @@ class _Stage:
         outputs = frozenset(ref.name for o in graph.outputs for ref in _refs(o))
         return _Stage(
             ops, values, received, results, roots, sizes, tuple(freed), trained, outputs,
-            _losses(results, values, outputs),
+            _losses(results, values, outputs), _replays(ops, roots),
         )  # fmt: skip
 
     def root(self, name: str) -> str:
@@ -140,8 +145,10 @@ def _forward_peak(stage: _Stage) -> int:
             if value.name in stage.values and stage.root(value.name) == value.name:
                 alive[value.name] = stage.n_bytes(value.name)
                 total += alive[value.name]
-        total += sum(stage.kept[name] for name in _internals(op))
-        peak = max(peak, total + _forward_workspace(op))
+        internals = _internals(op)
+        total += sum(stage.kept.get(name, 0) for name in internals)
+        passing = sum(n for name, n in internals.items() if name not in stage.kept)
+        peak = max(peak, total + passing + _forward_workspace(op))
         total -= sum(alive.pop(root, 0) for root in ends[index])
     return peak
 
@@ -164,6 +171,8 @@ class _Backward:
     permanent: set[int] = field(default_factory=set)
     """Storages that stay until the end: gradients received, and those to be sent back."""
     freed: int = 0
+    replayed: list[Replay] = field(default_factory=list)
+    """Of the regions that have run again."""
     weights: int = 0
     """Bytes of the weights' gradients so far."""
     peak: int = 0
@@ -179,8 +188,18 @@ class _Backward:
         for index in reversed(range(len(self.stage.ops))):
             op = self.stage.ops[index]
             if any(value.name in self.gradients for value in op.results):
+                self._replay(index)
                 self._op(op)
             self.freed += self.stage.freed_after[index]
+            self.freed += sum(replay.freed_after.get(index, 0) for replay in self.replayed[-1:])
+
+    def _replay(self, index: int) -> None:
+        """Runs the op's region again, if it has one and did not run yet."""
+        again = self.stage.replays.get(index)
+        if again is not None and again not in self.replayed[-1:]:
+            self._measure(again.peak)
+            self.freed -= again.kept
+            self.replayed.append(again)
 
     def _op(self, op: Op) -> None:
         cost = op.cost
@@ -279,28 +298,38 @@ def _roots(graph: Graph, ops: Sequence[Op], received: Sequence[str]) -> dict[str
     return roots
 
 
-def _saved(ops: Sequence[Op], roots: dict[str, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes of each saved storage, and the first op that saved it."""
-    sizes: dict[str, int] = {}
-    savers: dict[str, int] = {}
-    for index, op in enumerate(ops):
-        given = list(op_refs(op))
-        for saved in op.cost.saved if op.cost else ():
-            if saved.kind == "internal":
-                root = f"{op.name}#{saved.index}"
-            elif saved.kind == "argument":
-                root = roots[given[saved.index].name]
-            else:
-                root = roots[op.results[saved.index].name]
-            if root != _OUTSIDE:
-                sizes[root] = max(sizes.get(root, 0), saved.n_bytes)
-                savers.setdefault(root, index)
+def _saved(
+    ops: Sequence[Op], roots: dict[str, str], values: dict[str, Value]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of each storage saved in the forward, and the first op that saved it."""
+    found = regions(ops)
+    inside = {index for region in found for index in region.ops}
+    sizes, savers = saved_in(ops, [i for i in range(len(ops)) if i not in inside], roots)
+    for region in found:
+        for name in region.inputs if region.replayed else ():
+            root = roots.get(name, name)
+            if root in values:
+                type_ = values[root].type
+                sizes.setdefault(root, type_.hint_bytes)  # type: ignore[union-attr]
+                savers[root] = min(savers.get(root, len(ops)), region.ops[0])
+    sizes.pop(_OUTSIDE, None)
+    savers.pop(_OUTSIDE, None)
     return sizes, savers
 
 
-def _internals(op: Op) -> list[str]:
+def _replays(ops: Sequence[Op], roots: dict[str, str]) -> dict[int, Replay]:
+    found: dict[int, Replay] = {}
+    for region in regions(ops):
+        again = replay(ops, region, roots)
+        saving = [i for i in region.replayed if (cost := ops[i].cost) and cost.saved]
+        found.update(dict.fromkeys(saving, again))
+    return found
+
+
+def _internals(op: Op) -> dict[str, int]:
+    """Storages that only the op's backward knows, with their bytes."""
     saved = op.cost.saved if op.cost else ()
-    return [f"{op.name}#{s.index}" for s in saved if s.kind == "internal"]
+    return {f"{op.name}#{s.index}": s.n_bytes for s in saved if s.kind == "internal"}
 
 
 def _weight_gradients(op: Op, trained: dict[str, int]) -> int:

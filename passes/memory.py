@@ -43,11 +43,9 @@ def describe_stages(
         ops = [op for op, where in zip(graph.ops, stages, strict=True) if index in where]
         costs = [op.cost for op in ops if op.cost is not None]
         device = cluster.devices[device_of_stage[index]]
-        held = Held.of(weights_of_stage(graph, stages, index), optimizer, training, device.kind)
-        in_flight = int(problem.in_flight[index])
-        refills = n_microbatches is None or n_microbatches > in_flight
-        limit = float(problem.memory_limit_bytes[index])
-        profile = stage_profile(graph, stages, index)
+        memory = memory_of_stage(
+            graph, stages, index, problem, device.kind, optimizer, training, n_microbatches
+        )
         reports.append(
             StageReport(
                 index=index,
@@ -62,12 +60,31 @@ def describe_stages(
                 sync_seconds=float(evaluation.sync_seconds[index]),
                 flops_forward=sum(cost.forward.flops for cost in costs),
                 flops_backward=sum(cost.backward.flops for cost in costs),
-                memory=stage_memory(held, profile, in_flight, refills, training, limit),
+                memory=memory,
                 sends=tuple(t for t in moved if t.source == index),
                 receives=tuple(t for t in moved if t.destination == index),
             )
         )
     return tuple(reports)
+
+
+def memory_of_stage(
+    graph: Graph,
+    stages: Sequence[Sequence[int]],
+    index: int,
+    problem: Problem,
+    device_kind: str,
+    optimizer: str,
+    training: bool,
+    n_microbatches: int | None,
+) -> StageMemory:
+    """A stage's peak in a step; `stages` has for each op the stages that run it."""
+    held = Held.of(weights_of_stage(graph, stages, index), optimizer, training, device_kind)
+    in_flight = int(problem.in_flight[index])
+    refills = n_microbatches is None or n_microbatches > in_flight
+    limit = float(problem.memory_limit_bytes[index])
+    profile = stage_profile(graph, stages, index)
+    return stage_memory(held, profile, in_flight, refills, training, limit)
 
 
 def stage_memory(

@@ -20,7 +20,7 @@ def module_names(scopes: Sequence[str], stages: Sequence[Sequence[int]], stage: 
         for scope, where in zip(scopes, stages, strict=True)
         if tuple(where) == (stage,) and scope
     ]
-    return _runs(list(dict.fromkeys(named)))
+    return siblings_joined(list(dict.fromkeys(named)))
 
 
 def _whole_modules(scopes: Sequence[str], stages: Sequence[Sequence[int]]) -> set[str]:
@@ -41,8 +41,8 @@ def _shortest(scope: str, whole: set[str]) -> str:
     return next((prefix for prefix in _prefixes(scope) if prefix in whole), scope)
 
 
-def _runs(names: list[str]) -> list[str]:
-    """Joins consecutive numbered siblings."""
+def siblings_joined(names: Sequence[str]) -> list[str]:
+    """Consecutive numbered siblings as one: `h.0 … h.2`."""
     found: list[list[str]] = []
     for name in names:
         if found and _follows(found[-1][-1], name):

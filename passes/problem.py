@@ -21,10 +21,12 @@ from stagecut.passes.groups import (
 from stagecut.passes.held import trained
 from stagecut.passes.pins import pins_of_clusters, pins_of_ops
 from stagecut.passes.propagate import owned_weights
+from stagecut.passes.regions import regions, replayed_ops
+from stagecut.passes.replay import replay
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.saved import saved_storages
 from stagecut.passes.states import weight_bytes
-from stagecut.passes.users import Users
+from stagecut.passes.users import Users, storage_roots
 
 
 def build_problem(
@@ -66,7 +68,7 @@ def build_problem(
         n_stages=n_stages,
         names=tuple(graph.ops[ops[0]].name for ops in clustering.ops_of_cluster),
         forward_seconds=builder.seconds(graphs, _forward_seconds),
-        backward_seconds=builder.seconds(graphs, _backward_seconds),
+        backward_seconds=builder.backward_seconds(graphs),
         edges=builder.edges(),
         values=Incidence.of([members for _, members in values]),
         value_forward_bytes=_floats([_bytes(value) for value, _ in values]),
@@ -172,6 +174,14 @@ class _Builder:
             return []
         return [(self.of(s.ops), s.n_bytes) for s in saved_storages(self.graph)]
 
+    def backward_seconds(self, graphs: Sequence[Graph]) -> FloatArray:
+        """Of each cluster on each kind of device, recomputed forwards included."""
+        again = {graph.ops[i].name for graph in graphs[:1] for i in replayed_ops(graph)}
+        return self.seconds(
+            graphs,
+            lambda op: _backward_seconds(op) + (_forward_seconds(op) if op.name in again else 0.0),
+        )
+
     def seconds(self, graphs: Sequence[Graph], of: Callable[[Op], float]) -> FloatArray:
         rows = [
             [sum(of(graph.ops[op]) for op in ops) for ops in self.clustering.ops_of_cluster]
@@ -180,8 +190,18 @@ class _Builder:
         return np.asarray(rows, dtype=np.float64).reshape(len(graphs), -1)
 
     def workspace(self) -> FloatArray:
-        clusters = self.clustering.ops_of_cluster
-        return _floats([max(map(self._transient, ops)) for ops in clusters])
+        """What a cluster takes while it runs, and its recomputed region's tensors with it."""
+        clusters, again = self.clustering.ops_of_cluster, self._replays()
+        return _floats(
+            [max(self._transient(op) + again.get(op, 0) for op in ops) for ops in clusters]
+        )
+
+    def _replays(self) -> dict[int, int]:
+        """For each recomputed op, what its region's replay takes."""
+        found = regions(self.graph.ops) if self.training else ()
+        roots = storage_roots(self.graph) if found else {}
+        peaks = [replay(self.graph.ops, region, roots).peak for region in found]
+        return {i: n for region, n in zip(found, peaks, strict=True) for i in region.ops}
 
     def _transient(self, op: int) -> float:
         """An op's temporaries, and the gradients of its results while they are alive."""

@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from stagecut.connecting import connect
+from stagecut.fitting import Costed, Fitter, Limit, Recomputation
 from stagecut.frontend import trace
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.devices import cluster as named_cluster
-from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
-from stagecut.ir.solution import Solution
 from stagecut.limits import parse_limit
 from stagecut.opaque import opaque_modules
 from stagecut.partitioner import solve
@@ -60,6 +60,7 @@ def partition(
     training: bool = True,
     optimizer: str = "adamw",
     memory_limit: float | str | Sequence[float | str] | None = None,
+    recompute: Recomputation = "auto",
     pins: Mapping[str, int] | None = None,
     split: Mapping[str, int | None] | None = None,
     cost: str | Path = "roofline",
@@ -85,6 +86,8 @@ def partition(
         optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
         memory_limit: Bytes or `"24GiB"`, for every device or one each. Without it, what the
             devices have; a plan that exceeds that says so, and is the best that ignores it.
+        recompute: What the backward computes again instead of keeping it: `auto`, as many blocks as
+            each stage's memory needs; `never`; `full`, every block.
         pins: Module paths to stages that they must be in.
         split: Inputs that every micro-batch gets whole: `{"mask": None}`.
         cost: `roofline`, from the devices' published rates; `measured`, each distinct op timed on
@@ -109,11 +112,10 @@ def partition(
         device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
         for device in dict.fromkeys(devices.devices)
     }
-    graph = costed[devices.devices[0].name]
 
-    def pose(limit: float | Sequence[float] | None) -> tuple[Problem, Clustering]:
+    def pose(costed: Costed, limit: Limit) -> tuple[Problem, Clustering]:
         return build_problem(
-            graph,
+            costed[devices.devices[0].name],
             cluster=devices,
             n_stages=times.n_stages,
             n_microbatches=times.n_microbatches,
@@ -125,11 +127,17 @@ def partition(
             costed=costed,
         )
 
-    problem, clustering = pose(parse_limit(memory_limit))
-    solution, notes = _solve(problem, method, time_limit, memory_limit is not None)
-    if solution is None:
-        problem, clustering = pose(float("inf"))
-        solution = solve(problem, method, time_limit)
+    fitter = Fitter(
+        costed,
+        devices,
+        times.device_of_stage,
+        times.n_microbatches,
+        optimizer,
+        pose,
+        lambda problem: solve(problem, method, time_limit),
+    )
+    fitted = fitter.fit(recompute, parse_limit(memory_limit))
+    graph, solution = fitted.graph, fitted.solution
 
     plan = ir.Plan(
         graph=graph,
@@ -151,10 +159,10 @@ def partition(
         frontend=traced.frontend,
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
-        notes=(*graph.notes, *notes),
+        notes=(*graph.notes, *fitted.notes),
     )
     stage = solution.assignment.stage
-    return Plan(placed(plan, problem, clustering, stage, solution.evaluation))
+    return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
 
 
 def pipeline(
@@ -225,25 +233,6 @@ def _cache() -> Path:
     """Where measured times are kept between runs."""
     root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return root / "stagecut" / "profile.json"
-
-
-def _solve(
-    problem: Problem, method: str, time_limit: float, limit_is_asked: bool
-) -> tuple[Solution | None, tuple[str, ...]]:
-    """The solution within memory; None, with a note, where there is none and none was asked for."""
-    needed, present = problem.weight_bytes.sum(), problem.memory_limit_bytes.sum()
-    if needed > present and not limit_is_asked:
-        return None, (
-            f"It does not fit: weights, gradients and optimizer state alone are "
-            f"{needed / 2**30:.0f} GiB, and the devices have {present / 2**30:.0f} GiB. "
-            "Take more devices, a smaller dtype, or an optimizer with less state.",
-        )
-    try:
-        return solve(problem, method, time_limit), ()
-    except InfeasibleError as error:
-        if limit_is_asked:
-            raise
-        return None, (f"It does not fit: {error}",)
 
 
 def _example(

@@ -1,0 +1,191 @@
+"""A cut that fits its devices: as it is, or with some of the forward computed again.
+
+Where memory does not suffice, two cuts are tried: the best of the model as it is, and the best of
+the model with every block recomputed. In each, every stage recomputes the least that lets it fit;
+the one with the smaller bottleneck is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from stagecut.ir.device import Cluster
+from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.graph import Graph
+from stagecut.ir.problem import Problem
+from stagecut.ir.solution import Solution
+from stagecut.partitioner import evaluate
+from stagecut.passes import (
+    Clustering,
+    Group,
+    groups_to_fit,
+    memory_of_stage,
+    modules_recomputed,
+    recomputable,
+    recomputed,
+    stages_of_ops,
+)
+from stagecut.report.units import seconds_text
+
+Recomputation = Literal["never", "full", "auto"]
+Limit = float | Sequence[float] | None
+Costed = Mapping[str, Graph]
+"""The annotated graph for each kind of device, by its name; that of the first device first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A problem with its solution, and the graph that it stands for."""
+
+    graph: Graph
+    problem: Problem
+    clustering: Clustering
+    solution: Solution
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fitter:
+    """What a model is cut for."""
+
+    costed: Costed
+    cluster: Cluster
+    device_of_stage: tuple[int, ...]
+    n_microbatches: int
+    optimizer: str
+    pose: Callable[[Costed, Limit], tuple[Problem, Clustering]]
+    """The problem of an annotated graph under a memory limit."""
+    solve: Callable[[Problem], Solution]
+
+    def fit(self, recompute: Recomputation, limit: Limit) -> Fitted:
+        """The best cut within `limit`; without one, within the devices' memory, if any does.
+
+        Raises:
+            ArgumentError: `recompute` is none of `never`, `full` and `auto`.
+            InfeasibleError: the limit was given, and nothing is within it.
+        """
+        if recompute not in get_args(Recomputation):
+            raise ArgumentError(f"recompute is {recompute!r}; choose never, full or auto")
+        if not self._graph().training or recompute == "never":
+            return self._plain(self.costed, limit)
+        groups = recomputable(self._graph())
+        if recompute == "full":
+            everything = self._plain(self._marked(groups), limit)
+            return self._noted(everything, groups, self._stages(everything))
+        return self._auto(groups, limit)
+
+    def _auto(self, groups: Sequence[Group], limit: Limit) -> Fitted:
+        try:
+            plain = self._plain(self.costed, limit)
+            failure = None
+        except InfeasibleError as error:
+            failure = error
+            plain = self._solved(self.costed, float("inf"))
+        problem, _ = self.pose(self.costed, limit)
+        if failure is None and not self._over(plain, problem):
+            return plain
+        if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
+            groups = ()
+        cuts = [plain, *self._all_recomputed(groups, limit)]
+        found = [f for cut in cuts if (f := self._within(cut, groups, problem, plain, limit))]
+        if found:
+            return min(found, key=lambda f: f.solution.evaluation.bottleneck_seconds)
+        if failure is not None:
+            raise failure
+        return plain
+
+    def _plain(self, costed: Costed, limit: Limit) -> Fitted:
+        """As it is; where no limit was given and nothing fits, the best that ignores it."""
+        problem, clustering = self.pose(costed, limit)
+        graph = next(iter(costed.values()))
+        needed, present = problem.weight_bytes.sum(), problem.memory_limit_bytes.sum()
+        note = (
+            f"It does not fit: weights, gradients and optimizer state alone are "
+            f"{needed / 2**30:.0f} GiB, and the devices have {present / 2**30:.0f} GiB. "
+            "Take more devices, a smaller dtype, or an optimizer with less state."
+        )
+        if limit is not None or needed <= present:
+            try:
+                return Fitted(graph, problem, clustering, self.solve(problem))
+            except InfeasibleError as error:
+                if limit is not None:
+                    raise
+                note = f"It does not fit: {error}"
+        return replace(self._solved(costed, float("inf")), notes=(note,))
+
+    def _solved(self, costed: Costed, limit: Limit) -> Fitted:
+        problem, clustering = self.pose(costed, limit)
+        return Fitted(next(iter(costed.values())), problem, clustering, self.solve(problem))
+
+    def _all_recomputed(self, groups: Sequence[Group], limit: Limit) -> list[Fitted]:
+        try:
+            return [self._solved(self._marked(groups), limit)] if groups else []
+        except InfeasibleError:
+            return []
+
+    def _within(
+        self, cut: Fitted, groups: Sequence[Group], problem: Problem, plain: Fitted, limit: Limit
+    ) -> Fitted | None:
+        """The cut with the least recomputed that fits; None where nothing does."""
+        stages = self._stages(cut)
+        limits = [float(bytes_) for bytes_ in problem.memory_limit_bytes]
+        peak = self._peak(stages, problem)
+        chosen = groups_to_fit(self._graph(), stages, groups, limits, peak)
+        if chosen is None:
+            return None
+        marked = self._marked(chosen)
+        posed, clustering = self.pose(marked, limit)
+        evaluation = evaluate(posed, cut.solution.assignment)
+        # Recomputing only adds time: what bounds the model as it is bounds this one too.
+        bound = plain.solution.lower_bound_seconds
+        optimal = evaluation.bottleneck_seconds <= bound * (1 + 1e-6)
+        solution = replace(
+            cut.solution, evaluation=evaluation, lower_bound_seconds=bound, optimal=optimal
+        )
+        made = Fitted(next(iter(marked.values())), posed, clustering, solution)
+        return self._noted(made, chosen, stages)
+
+    def _over(self, cut: Fitted, problem: Problem) -> bool:
+        """Whether some stage is over its limit."""
+        peak = self._peak(self._stages(cut), problem)
+        limits = problem.memory_limit_bytes
+        return any(peak(cut.graph, index) > limit for index, limit in enumerate(limits))
+
+    def _peak(
+        self, stages: Sequence[Sequence[int]], problem: Problem
+    ) -> Callable[[Graph, int], float]:
+        def peak(graph: Graph, index: int) -> float:
+            kind = self.cluster.devices[self.device_of_stage[index]].kind
+            return memory_of_stage(
+                graph, stages, index, problem, kind, self.optimizer, True, self.n_microbatches
+            ).total
+
+        return peak
+
+    def _graph(self) -> Graph:
+        return next(iter(self.costed.values()))
+
+    def _marked(self, groups: Sequence[Group]) -> Costed:
+        return {name: recomputed(graph, groups) for name, graph in self.costed.items()}
+
+    def _stages(self, cut: Fitted) -> tuple[tuple[int, ...], ...]:
+        return stages_of_ops(cut.graph, cut.clustering, cut.solution.assignment.stage)
+
+    def _noted(
+        self, cut: Fitted, groups: Sequence[Group], stages: Sequence[Sequence[int]]
+    ) -> Fitted:
+        """With a note of what each stage recomputes."""
+        notes = []
+        for index in range(cut.problem.n_stages):
+            mine = [group for group in groups if index in stages[group[0]]]
+            if mine:
+                ops = [cut.graph.ops[op] for group in mine for op in group]
+                seconds = sum(op.cost.forward.seconds for op in ops if op.cost)
+                modules = ", ".join(modules_recomputed(cut.graph, mine))
+                notes.append(
+                    f"Stage {index} recomputes {modules} in the backward, "
+                    f"{seconds_text(seconds)} a micro-batch, to hold less memory."
+                )
+        return replace(cut, notes=(*cut.notes, *notes))
