@@ -165,7 +165,7 @@ def _stage(
     tensors = [_port(homes, name, index) for name in homes.values if name in needed]
     ports = [p for p in tensors if p.name in used]
     kept, sizes, told = _sizes(graph, homes, ops, ports)
-    scalars = [_port(homes, name, index) for name in told]
+    scalars = [Port(name, homes.values[name].type, False, None) for name in told]
     made = [value for op in kept for value in op.results]
     results = [
         Port(v.name, v.type, v.requires_grad, index)

@@ -108,7 +108,7 @@ def _export(model: nn.Module, example: Example, *, lengths: bool) -> torch.expor
         if free:
             shapes[leaf] = dict.fromkeys(free, torch.export.Dim.AUTO)
     try:
-        with _quiet(), marked_checkpoints(), SpeedHints():
+        with _quiet(), marked_checkpoints(), SpeedHints(), _default_device(example):
             return torch.export.export(
                 model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )
@@ -167,6 +167,12 @@ def _quiet() -> Iterator[None]:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         sys.stderr.write(printed.getvalue().replace(graph, "") if graph else printed.getvalue())
+
+
+def _default_device(example: Example) -> contextlib.AbstractContextManager[object]:
+    """Where the inputs are on the meta device, what forward makes without a device is too."""
+    on_meta = any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf, _ in _leaves(example))
+    return torch.device("meta") if on_meta else contextlib.nullcontext()
 
 
 def _explain(model: nn.Module, error: Exception) -> str:

@@ -99,6 +99,8 @@ class Lowering:
             self.values[node] = self.argument(node.args[0])[node.args[1]]
         elif _converts_nothing(node) or self._copies_itself(node, target):
             self.values[node] = self.argument(node.args[0])
+        elif (size := symbols.fixed(node.meta.get("val"))) is not None:
+            self.values[node] = size
         elif target == OPAQUE:
             self._opaque(node, context)
         else:

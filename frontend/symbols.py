@@ -49,6 +49,14 @@ def most_of(bounds: Any) -> int | None:
     return int(bounds.upper) if bounds.upper.is_finite and bounds.upper < 2**62 else None
 
 
+def fixed(value: Any) -> int | None:
+    """A size that the trace found to be one number; None for anything else."""
+    if isinstance(value, torch.SymInt):
+        expression = str(value.node.expr)
+        return int(expression) if expression.lstrip("-").isdigit() else None
+    return value if type(value) is int else None
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")

@@ -167,3 +167,18 @@ def test_a_region_may_hold_other_regions() -> None:
 
     text = sources(assert_trains_alike(Mixed(), inputs(), 1, mean_square))
     assert "with torch.no_grad():" in text and "with torch.autocast(" in text
+
+
+def test_statistics_inside_a_region_move_as_often_as_in_the_model() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+            self.head = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+    model = Normed()
+    assert_trains_alike(model, inputs(), 2)
+    assert int(model.body[1].num_batches_tracked) == 2  # the region runs twice, as in eager

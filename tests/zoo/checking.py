@@ -53,7 +53,7 @@ def train_unsplit(
     for _ in range(STEPS):
         optimizer.zero_grad()
         total = 0.0
-        for part in _parts(inputs):
+        for part in parts(inputs):
             output = model(**part)
             loss = (entry.loss(output) if entry.loss else output["loss"]) / MICROBATCHES
             loss.backward()
@@ -74,7 +74,7 @@ def train_split(
 ) -> stagecut.pipe.Pipeline:
     """The same steps in the local runtime, each compared with the unsplit model's."""
     plan = stagecut.partition(
-        model, n_stages, example_kwargs=_parts(inputs)[0], n_microbatches=MICROBATCHES,
+        model, n_stages, example_kwargs=parts(inputs)[0], n_microbatches=MICROBATCHES,
         **entry.options,
     )  # fmt: skip
     assert len(plan.stages) == n_stages
@@ -117,7 +117,7 @@ def _halves() -> tuple[slice, ...]:
     return tuple(slice(i * size, (i + 1) * size) for i in range(MICROBATCHES))
 
 
-def _parts(inputs: Inputs) -> list[Inputs]:
+def parts(inputs: Inputs) -> list[Inputs]:
     def cut(leaf: Any, rows: slice) -> Any:
         batched = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == ROWS
         return leaf[rows] if batched else leaf

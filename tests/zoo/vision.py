@@ -100,7 +100,10 @@ VISION = (
         why="batch norm, squeeze and excitation",
     ),
     Entry("segformer", segformer),
-    Entry("detr", detr, mean_square("logits", "pred_boxes"), why="its encoder layers branch on data: each is one op, run as it is"),
+    Entry(
+        "detr", detr, mean_square("logits", "pred_boxes"),
+        why="its encoder layers branch on data: one op each",
+    ),
     Entry("whisper", whisper, why="sound in, text out"),
     Entry("wav2vec2", wav2vec2, why="weight norm by parametrization"),
 )  # fmt: skip
