@@ -16,7 +16,7 @@ from torch import nn
 
 from stagecut.connecting import connect
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
-from stagecut.frontend import trace
+from stagecut.frontend import derive_example, trace
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.devices import cluster as named_cluster
@@ -72,7 +72,8 @@ def partition(
         model: Any module that torch.export can trace; its weights may be on the meta device.
         n_gpus: How many devices.
         example_args: Positional inputs of one micro-batch, for shapes and dtypes. Without any
-            example, the model's own `dummy_inputs` are taken where it has them.
+            example, the model's own `dummy_inputs` are taken where it has them, or a shape that
+            its first layer tells; the plan says so.
         example_kwargs: Keyword inputs of one micro-batch.
         method: `auto`, `dp`, `metis`, `exact`, or a baseline: `uniform`, `parameters`, `layers`,
             `tree`.
@@ -103,7 +104,7 @@ def partition(
     devices = _cluster(cluster, n_gpus)
     asked = schedule if training else "forward"
     times = timetable(asked, n_gpus, n_microbatches, MICROBATCHES_PER_STAGE)
-    args, kwargs = _example(model, example_args, example_kwargs)
+    args, kwargs, assumed = _example(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split)
     graph = drop_dead(out_of_place(traced.graph))
@@ -159,7 +160,7 @@ def partition(
         frontend=traced.frontend,
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
-        notes=(*graph.notes, *fitted.notes),
+        notes=(*assumed, *graph.notes, *fitted.notes),
     )
     stage = solution.assignment.stage
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
@@ -237,14 +238,17 @@ def _cache() -> Path:
 
 def _example(
     model: nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
+) -> tuple[Sequence[Any], Mapping[str, Any], tuple[str, ...]]:
+    """The user's example, or the model's own, or one derived; and a note on what was assumed."""
     if isinstance(args, torch.Tensor):
         args = (args,)
     if args or kwargs:
-        return args, kwargs or {}
+        return args, kwargs or {}, ()
     own = getattr(model, "dummy_inputs", None)
-    if isinstance(own, Mapping):
-        return (), own
+    found = own if isinstance(own, Mapping) else derive_example(model)
+    if found is not None:
+        shown = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in found.items())
+        return (), found, (f"no example was given; assumed a micro-batch of {shown}",)
     raise ArgumentError(
         f"partition({type(model).__name__}, …) needs an example of one micro-batch, for shapes and "
         "dtypes: partition(model, n, example_args=(x,)), or example_kwargs={...}; tensors on the "

@@ -42,3 +42,21 @@ def test_weights_may_be_on_the_meta_device() -> None:
         model = nn.Sequential(nn.Linear(6, 4))
     found = derive_example(model)
     assert found is not None and found["input"].shape == (2, 6)
+
+
+def test_partition_without_an_example() -> None:
+    import stagecut
+
+    plan = stagecut.partition(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), 2)
+    assert any("assumed a micro-batch of input (2, 6)" in note for note in plan.data.notes)
+
+
+def test_partition_with_the_models_own_inputs() -> None:
+    import transformers as hf
+
+    import stagecut
+
+    config = hf.GPT2Config(vocab_size=32, n_layer=2, n_embd=8, n_head=2, use_cache=False,
+                           bos_token_id=1, eos_token_id=2)  # fmt: skip
+    plan = stagecut.partition(hf.GPT2LMHeadModel(config), 2)
+    assert any("input_ids (3, 5)" in note for note in plan.data.notes)
