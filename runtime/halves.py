@@ -12,10 +12,11 @@ node only for the gradients that somebody wants, so that the input half multipli
 the weight half repeats nothing. Roots outside the trunk wait for the weight half altogether; a
 stage that received nothing with a gradient has no trunk, and its input half does nothing.
 
-Two kinds of branches are entered in the input half already, and go on from there in the other:
+Some branches are entered in the input half already, and go on from there in the other:
 
 - those of nodes that compute all their gradients at once, whatever is asked for (`INDIVISIBLE`:
   fused recurrent layers and attention; Python functions, which may);
+- all of a stage that recomputes some of its forward: every restart would recompute it once more;
 - those that a second node enters as well: from the first of them, autograd would find a second way,
   through the trunk. `FreshAliases` gives every use of a weight an edge of its own, which leaves
   values that a stage computes beside its inputs and uses at several depths.
@@ -89,13 +90,14 @@ class WeightHalf:
 
 
 def input_half(
-    roots: Sequence[Root], leaves: Sequence[torch.Tensor]
+    roots: Sequence[Root], leaves: Sequence[torch.Tensor], *, restarts: bool = True
 ) -> tuple[tuple[torch.Tensor | None, ...], WeightHalf]:
     """Computes the gradients of the leaves.
 
     Args:
         roots: The stage's results, or its loss, with their gradients.
         leaves: What the stage received and sends gradients for.
+        restarts: Whether the weight half may run nodes of the trunk again.
 
     Returns:
         The gradient of each leaf, None where none reaches it; and what is left to do.
@@ -106,7 +108,7 @@ def input_half(
     inside = [root for root in roots if root[0].node in graph.trunk]
     if not inside:
         return (None,) * len(leaves), half
-    early, half.restarts = graph.entries()
+    early, half.restarts = graph.entries(restarts)
     wanted = [*ends, *early, *(start for restart in half.restarts for start in restart.starts)]
     starts, seeds = _columns(inside)
     found = torch.autograd.grad(starts, wanted, seeds, retain_graph=True, allow_unused=True)
@@ -158,19 +160,20 @@ class _Graph:
         for node, i in edges:
             self.arrivals.setdefault(node, {})[i] = None
 
-    def entries(self) -> tuple[list[GradientEdge], list[Restart]]:
+    def entries(self, restarts: bool) -> tuple[list[GradientEdge], list[Restart]]:
         """The branches entered in the input half, and the nodes where the others begin."""
         early: dict[Edge, None] = {}
-        restarts = []
+        found = []
         for node in reversed(self.edges):
             branches = [edge for edge in self.edges[node] if edge[0] not in self.trunk]
             if node not in self.trunk or not branches:
                 continue
-            if _is_indivisible(node) or any(self.parents[after] > 1 for after, _ in branches):
+            shared = any(self.parents[after] > 1 for after, _ in branches)
+            if not restarts or shared or _is_indivisible(node):
                 early |= dict.fromkeys(branches)
             else:
-                restarts.append(self._restart(node, dict.fromkeys(branches)))
-        return [GradientEdge(*edge) for edge in early], restarts
+                found.append(self._restart(node, dict.fromkeys(branches)))
+        return [GradientEdge(*edge) for edge in early], found
 
     def _restart(self, node: Node, branches: Iterable[Edge]) -> Restart:
         starts = [GradientEdge(node, i) for i in self.arrivals[node]]

@@ -92,7 +92,8 @@ class StageRunner:
             self.module.seed = seed  # type: ignore[assignment]
         with torch.set_grad_enabled(training):
             arguments = self._arguments(microbatch, values)
-            made = self._in_halves(arguments) if halves else self.module(*arguments)
+            divided = halves and not self.recomputes
+            made = self._in_halves(arguments) if divided else self.module(*arguments)
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
             outputs = self._outputs(microbatch, {**values, **results})
             if training:
@@ -133,7 +134,9 @@ class StageRunner:
         """The half of a backward that other stages wait for; gives what `backward` gives."""
         flying = self.flying[index]
         leaves = list(flying.leaves.values())
-        found, flying.weight_half = input_half(_roots(flying, gradients), leaves)
+        found, flying.weight_half = input_half(
+            _roots(flying, gradients), leaves, restarts=not self.recomputes
+        )
         return _or_zeros(flying.leaves, found)
 
     def backward_weight(self, index: int) -> None:
@@ -141,6 +144,11 @@ class StageRunner:
         half = self.flying.pop(index).weight_half
         if half is not None:
             half.run()
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether some of the forward runs again in the backward."""
+        return "checkpoint(" in self.program.source
 
     def _in_halves(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Runs the module so that each use of a weight can be told from the others."""

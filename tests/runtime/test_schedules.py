@@ -20,10 +20,12 @@ from stagecut.partitioner.schedules import SCHEDULES, schedule_of
 from stagecut.partitioner.schedules.gpipe import gpipe
 from stagecut.runtime.channels import Channels
 from stagecut.runtime.stage import StageRunner
+from tests.cases import table
 from tests.cases.models import Chain, Fan, Norms, SharedLayer, Tied
 from tests.support.equality import (
     Case,
     assert_trained_alike,
+    cut,
     train_pipeline,
     train_unsplit,
 )
@@ -101,6 +103,25 @@ def test_trains_as_the_unsplit_model(model: str, n_stages: int) -> None:
         assert_trained_alike(got, want)
         flops.add(counter.total)
     assert len(flops) == 1, "some schedule computes something twice"
+
+
+def test_what_is_recomputed_is_so_once() -> None:
+    case = table.built("gpt2")
+    want = train_unsplit(case, 4, 1)
+    args, kwargs, _ = cut((case.args, case.kwargs, None), 4)[0]
+    plan = stagecut.partition(case.model, 2, args, kwargs, n_microbatches=4, recompute="full")
+    flops = []
+    for schedule in ("1f1b", "zero_bubble"):
+        case = table.built("gpt2")
+        pipe = stagecut.pipeline(
+            plan, case.model, loss_fn=case.loss, runtime="local", schedule=schedule
+        )
+        assert all(runner.recomputes for runner in pipe.runtime.runners.values())
+        with Flops() as counter:
+            got = train_pipeline(case, pipe, 1)
+        assert_trained_alike(got, want)
+        flops.append(counter.total)
+    assert flops[0] == flops[1]
 
 
 def one_at_a_time(n_stages: int, n_devices: int, n_microbatches: int) -> Schedule:
