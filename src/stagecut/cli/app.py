@@ -6,6 +6,7 @@ import typer
 
 from stagecut.cli.export import export
 from stagecut.cli.plan import plan
+from stagecut.cli.profile import profile
 from stagecut.cli.run import run
 from stagecut.cli.solve import solve
 
@@ -19,5 +20,5 @@ app = typer.Typer(
     help="Cut a PyTorch model into pipeline stages, see how good the cut is, and run it.\n\n"
     "Start with [bold]stagecut plan hf:gpt2 -n 4[/bold]: it needs no GPU and no weights.",
 )
-for command in (plan, export, run, solve):
+for command in (plan, export, run, profile, solve):
     app.command(no_args_is_help=True)(command)

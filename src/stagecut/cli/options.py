@@ -82,6 +82,24 @@ MemoryLimit = Annotated[
         help="The most each device may hold, as [bold]24GiB[/bold].",
     ),
 ]
+Recompute = Annotated[
+    str,
+    typer.Option(
+        "--recompute",
+        metavar="WHAT",
+        help="What the backward computes again instead of keeping it: [bold]auto[/bold], as many "
+        "blocks as memory needs; [bold]never[/bold]; [bold]full[/bold], every block.",
+    ),
+]
+Cost = Annotated[
+    str,
+    typer.Option(
+        "--cost",
+        metavar="SOURCE",
+        help="Where ops' times come from: [bold]roofline[/bold], published rates of the device; "
+        "[bold]measured[/bold], timed here; or a file of [bold]stagecut profile[/bold].",
+    ),
+]
 Rows = Annotated[
     int, typer.Option("--rows", metavar="N", min=2, help="hf: models only: rows of a micro-batch.")
 ]

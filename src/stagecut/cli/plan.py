@@ -21,6 +21,8 @@ def plan(
     microbatches: options.Microbatches = None,
     method: options.Method = "auto",
     memory_limit: options.MemoryLimit = None,
+    recompute: options.Recompute = "auto",
+    cost: options.Cost = "roofline",
     rows: options.Rows = 4,
     length: options.Length = None,
     save: options.Save = None,
@@ -41,7 +43,7 @@ def plan(
     made, _ = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(devices, cluster, schedule, microbatches, method, memory_limit),
+        Request(devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute),
         weights=False,
     )
     if save is not None:

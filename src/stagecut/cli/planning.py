@@ -24,6 +24,8 @@ class Request:
     n_microbatches: int | None
     method: str
     memory_limit: str | None
+    cost: str = "roofline"
+    recompute: str = "auto"
 
 
 def make_plan(
@@ -51,6 +53,8 @@ def make_plan(
             n_microbatches=request.n_microbatches,
             method=request.method,
             memory_limit=request.memory_limit,
+            recompute=request.recompute,  # type: ignore[arg-type]
+            cost=request.cost,
             training=request.schedule != "forward",
         )
     return plan, loaded

@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
 
 import stagecut
 from stagecut.cli.batches import Bounds, random_batch
+from stagecut.cli.compare import comparison, error_text, figures, predicted_peaks
 from stagecut.cli.example import Example
 from stagecut.cli.models import load_model
+from stagecut.cli.peak import Watched
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import StagecutError
-from stagecut.ir.plan import load_plan
+from stagecut.ir.plan import Plan, load_plan
+from stagecut.ir.timeline import Timeline
 from stagecut.pipe import Pipeline
+from stagecut.prediction import predict
+from stagecut.report.units import seconds_text
 
 LEARNING_RATE = 1e-3
 
@@ -40,6 +47,8 @@ class Job:
     folder: Path
     """Where processes meet, and where they leave errors."""
     world_size: int
+    compare: bool = False
+    """Whether predictions are to be compared with what happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ def _steps(rank: int, job: Job) -> Iterator[StepFigures]:
     plan = load_plan(plan_file.read_text())
     pipe = _pipe(job)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=LEARNING_RATE)
+    timelines = []
     for step in range(job.steps):
         batch = random_batch(plan.graph, job.bounds, plan.n_microbatches, seed=step)
         started, busy = time.perf_counter(), time.process_time()
@@ -99,7 +109,43 @@ def _steps(rank: int, job: Job) -> Iterator[StepFigures]:
         seconds, busy = time.perf_counter() - started, time.process_time() - busy
         everyone: list[float] = [0.0] * job.world_size
         dist.all_gather_object(everyone, busy)
+        if job.compare:
+            timelines.append(pipe.last_timeline())
         yield StepFigures(step, float(loss), seconds, tuple(everyone))
+    if job.compare:
+        _compare(plan, timelines[1:] or timelines, _peaks(pipe, optimizer, batch, job.world_size))
+
+
+def _peaks(
+    pipe: Pipeline, optimizer: torch.optim.Optimizer, batch: dict[str, Any], world_size: int
+) -> list[float]:
+    """The peak memory of one more step, by rank."""
+    states = (t for state in optimizer.state.values() for k, t in state.items() if k != "step")
+    buffers = (b for r in pipe.runtime.runners.values() for b in r.module.buffers())
+    inputs = [leaf for leaf in flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
+    with Watched((*pipe.parameters(), *buffers, *states), inputs) as watched:
+        pipe.train_step(**batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    peaks: list[float] = [0.0] * world_size
+    dist.all_gather_object(peaks, float(watched.peak_bytes))
+    return peaks
+
+
+def _compare(plan: Plan, timelines: Sequence[Timeline], peaks: Sequence[float]) -> None:
+    """Prints predicted and measured on rank 0; the step is without the optimizer's."""
+    if dist.get_rank():
+        return
+    expected = predict(plan)
+    console = Console(highlight=False)
+    console.print()
+    predicted = figures([expected], predicted_peaks(plan.stages), recorded=False)
+    console.print(comparison(predicted, figures(timelines, peaks, recorded=True)))
+    step = median(timeline.step_seconds for timeline in timelines)
+    console.print(
+        f"step: predicted {seconds_text(expected.step_seconds)}, measured {seconds_text(step)} "
+        f"(median of {len(timelines)}), error {error_text(expected.step_seconds, step)}"
+    )
 
 
 def _pipe(job: Job) -> Pipeline:

@@ -33,6 +33,14 @@ def run(
     schedule: options.Schedule = "1f1b",
     microbatches: options.Microbatches = None,
     method: options.Method = "auto",
+    recompute: options.Recompute = "auto",
+    cost: options.Cost = "roofline",
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Say how well the plan predicted each stage's times and memory."
+        ),
+    ] = False,
     rows: options.Rows = 2,
     length: options.Length = 64,
 ) -> None:
@@ -40,22 +48,25 @@ def run(
 
     Prints the loss and the seconds of each step, and the processor time of every process. The loss
     is the model's own where its output has one, else the mean square of its outputs. For real
-    training write a script and start it with torchrun: the README has one.
+    training write a script and start it with torchrun: the README has one. With --compare the first
+    step is not counted, and one more is run to watch its memory.
 
     Examples:
 
       stagecut run hf:gpt2 -n 2 --steps 3
 
       stagecut run stages/ -n 4
+
+      stagecut run hf:gpt2 -n 2 --compare --cost measured
     """
     if (Path(model) / "plan.json").is_file():
-        _run_export(Path(model), devices, steps)
+        _run_export(Path(model), devices, steps, compare)
     else:
-        request = Request(devices, "CPU", schedule, microbatches, method, None)
-        _run_model(model, Example(rows, length), request, steps)
+        request = Request(devices, "CPU", schedule, microbatches, method, None, cost, recompute)
+        _run_model(model, Example(rows, length), request, steps, compare)
 
 
-def _run_export(source: Path, n_given: int, steps: int) -> None:
+def _run_export(source: Path, n_given: int, steps: int, compare: bool) -> None:
     n_devices = max(load_plan((source / "plan.json").read_text()).device_of_stage) + 1
     if n_devices != n_given:
         raise ArgumentError(
@@ -65,14 +76,17 @@ def _run_export(source: Path, n_given: int, steps: int) -> None:
     from stagecut.cli.launch import Job, launch
 
     with tempfile.TemporaryDirectory(prefix="stagecut-") as folder:
-        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_devices))
+        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_devices, compare))
 
 
-def _run_model(spec: str, example: Example, request: Request, steps: int) -> None:
+def _run_model(spec: str, example: Example, request: Request, steps: int, compare: bool) -> None:
+    import torch
+
     from stagecut.cli.batches import example_bounds
     from stagecut.cli.launch import Job, launch
     from stagecut.report.plan import verdict
 
+    torch.set_num_threads(1)  # as its processes will, so that measured times hold for them
     plan, loaded = make_plan(spec, example, request, weights=True)
     bounds = example_bounds(loaded)
     del loaded  # each process builds its own
@@ -81,4 +95,4 @@ def _run_model(spec: str, example: Example, request: Request, steps: int) -> Non
         folder = Path(name)
         plan.save(folder / "plan.json")
         source = folder / "plan.json"
-        launch(Job(spec, example, source, bounds, steps, folder, request.n_devices))
+        launch(Job(spec, example, source, bounds, steps, folder, request.n_devices, compare))

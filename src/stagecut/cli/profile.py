@@ -1,0 +1,100 @@
+"""`stagecut profile`: the times of a model's ops here, as a file to plan with anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from stagecut.cli import options
+from stagecut.cli.example import Example
+from stagecut.cli.models import Loaded, load_model
+from stagecut.ir.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from stagecut.passes import Profile
+
+
+def profile(
+    model: options.Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where the times go. Those it has are kept."
+        ),
+    ] = Path("profile.json"),
+    rows: options.Rows = 4,
+    length: options.Length = None,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="Time the model in eval mode, forward only.")
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="N", min=1, show_default="all", help="CPU only: threads of an op."
+        ),
+    ] = None,
+) -> None:
+    """Time each distinct op of a model on this machine's GPU, or its CPU where it has none.
+
+    Plan with the file here or elsewhere, for the same model with the same rows and length. What
+    does not fit in memory here is left out, and planned by published rates.
+
+    Examples:
+
+      stagecut profile hf:gpt2 -o gpt2.json
+
+      stagecut plan hf:gpt2 -n 4 --cost gpt2.json
+    """
+    example = Example(rows, length, training=not inference)
+    with Console(stderr=True).status(f"Loading {model} ..."):
+        import torch
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        loaded = load_model(model, example, weights=False)
+    known, made = _measured(loaded, not inference, output)
+    Console(highlight=False).print(
+        f"{made - known} ops timed, {made} in all. "
+        f"Plan with stagecut plan {model} -n N --cost {output}",
+        soft_wrap=True,
+    )
+
+
+def _measured(loaded: Loaded, training: bool, output: Path) -> tuple[int, int]:
+    """Writes the file; the numbers of ops that it had and has."""
+    import torch
+
+    from stagecut.frontend import trace
+    from stagecut.ir.devices import cluster
+    from stagecut.opaque import opaque_modules
+    from stagecut.passes import drop_dead, load_profile, measure, out_of_place, save_profile
+
+    if not (loaded.args or loaded.kwargs):
+        raise ArgumentError(
+            "profiling needs an example of one micro-batch: return (model, args) or "
+            "(model, args, kwargs)"
+        )
+    known: Profile | None = load_profile(output) if output.exists() else None
+    traced = trace(loaded.model, loaded.args, dict(loaded.kwargs or {}), training=training)
+    graph = drop_dead(out_of_place(traced.graph))
+    device = cluster(None if torch.cuda.is_available() else "CPU", 1).devices[0]
+    opaque = opaque_modules(graph, loaded.model)
+    with _bar() as progress:
+        task = progress.add_task("", total=None)
+
+        def show(done: int, total: int, target: str) -> None:
+            progress.update(task, completed=done, total=total, description=target)
+
+        made = measure(graph, device, opaque, training, cache=output, progress=show)
+    save_profile(made, output)
+    kept = known is not None and known.same_place(made)
+    return len(known.timings) if known is not None and kept else 0, len(made.timings)
+
+
+def _bar() -> Progress:
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    return Progress(*columns, console=Console(stderr=True), transient=True)
