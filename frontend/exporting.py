@@ -190,7 +190,8 @@ def _remedy(message: str) -> str:
     if "data-dependent" in message or "unbacked" in message or "u0" in message:
         return (
             "  A Python branch, loop or shape depends on the values of a tensor. Use torch.where "
-            "or masking, or move the decision out of forward."
+            "or masking; or put the part that decides into a module of its own, which then runs "
+            "as it is, uncut."
         )
     if "igher order operator" in message:
         return (

@@ -44,6 +44,8 @@ def count_rows(graph: Graph, leaves: Sequence[Any]) -> int:
         raise ArgumentError(
             "the inputs have different numbers of rows: "
             + ", ".join(f"{path} {n}" for path, n in rows.items())
+            + ". One that every micro-batch should get whole is declared when planning: "
+            f'partition(..., split={{"{min(rows, key=rows.__getitem__)}": None}})'
         )
     total = next(iter(rows.values()), 1)
     if total == 0:

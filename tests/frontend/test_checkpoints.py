@@ -141,6 +141,7 @@ def test_transformers_own_switch() -> None:
     assert sources(pipe).count("checkpoint(recompute_") >= 2
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_reentrant_regions_are_refused() -> None:
     with pytest.raises(TraceError, match=r"test_checkpoints.py:\d+: .*use_reentrant=False"):
         trace(nn.Sequential(nn.Linear(WIDTH, WIDTH), Deep(True, reentrant=True)), (), {
