@@ -97,6 +97,29 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """One way to run a step that the search weighed."""
+
+    schedule: str
+    replicas: int
+    n_stages: int
+    """Of each replica."""
+    n_microbatches: int
+    """Of each replica."""
+    rows: int
+    """Of one micro-batch."""
+    recompute: bool
+    """Whether every block is recomputed; the plan recomputes only what does not fit."""
+    step_seconds: float
+    """Simulated; what it takes at least where the note says so, infinity where it cannot run."""
+    memory_bytes: float
+    """Of the fullest device; 0 where it was not worked out."""
+    bubble: float
+    note: str
+    """Why it was taken, or was not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A tensor that the trace made out of the model's code: a literal, a plain attribute."""
 
@@ -136,6 +159,10 @@ class Plan:
     torch_version: str
     constants: tuple[Constant, ...] = ()
     """The values of the graph's weights of kind `constant`."""
+    replicas: int = 1
+    """Copies of the pipeline, each on a share of the batch; the cluster has the devices of all."""
+    alternatives: tuple[Alternative, ...] = ()
+    """What the search weighed, the best first; empty where nothing was left to it."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stagecut.codegen import generate
+from stagecut.copies import copies_link, copies_seconds, pipeline_cluster
 from stagecut.ir.errors import ArgumentError
-from stagecut.ir.graph import weight_reads
+from stagecut.ir.graph import Recompute, weight_reads
 from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Schedule, StageEdge
@@ -114,7 +115,29 @@ def _reductions(plan: Plan) -> tuple[Reduction, ...]:
         total = sum(b for h, b in sets.items() if first in h)
         step = plan.stages[first].sync_seconds * plan.n_microbatches
         made.append(Reduction(holders, step * n_bytes / total))
-    return tuple(made)
+    return (*made, *_replica_sums(plan))
+
+
+def _replica_sums(plan: Plan) -> list[Reduction]:
+    """Each stage's gradients over its copies; those of tied weights are in the sums above too."""
+    link = copies_link(plan.cluster, plan.replicas)
+    if link is None or not plan.graph.training:
+        return []
+    sizes = _gradient_bytes(plan)
+    return [
+        Reduction((stage,), copies_seconds(link, n_bytes, plan.replicas))
+        for stage, n_bytes in enumerate(sizes)
+    ]
+
+
+def _gradient_bytes(plan: Plan) -> list[int]:
+    """Shape [k]: bytes of the gradients of each stage's trainable weights."""
+    sizes = {w.name: w.type.hint_bytes for w in plan.graph.weights if w.trainable}
+    held: list[set[str]] = [set() for _ in plan.stages]
+    for op, stages in zip(plan.graph.ops, plan.stages_of_ops, strict=True):
+        for stage in stages:
+            held[stage] |= {name for name in weight_reads(op) if name in sizes}
+    return [sum(sizes[name] for name in names) for names in held]
 
 
 def _shared_weights(plan: Plan) -> list[tuple[tuple[int, ...], int]]:
@@ -129,9 +152,18 @@ def _shared_weights(plan: Plan) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _halves(plan: Plan, stage: StageReport) -> tuple[float, float]:
-    """The stage's backward, shared out as its ops' input and weight halves are."""
+    """The stage's backward, shared out as its ops' input and weight halves are.
+
+    All is weight half where nothing that the stage receives has a gradient, and input half where
+    the stage recomputes: as the runtime has it (`runtime/halves.py`).
+    """
+    if not any(transfer.gradient_bytes for transfer in stage.receives):
+        return 0.0, stage.backward_seconds
     mine = set(stage.ops)
-    costs = [op.cost for op in plan.graph.ops if op.name in mine and op.cost is not None]
+    ops = [op for op in plan.graph.ops if op.name in mine]
+    if any(isinstance(region, Recompute) for op in ops for region in op.context):
+        return stage.backward_seconds, 0.0
+    costs = [op.cost for op in ops if op.cost is not None]
     inputs = sum(cost.backward_input.seconds for cost in costs)
     weights = sum(cost.backward_weight.seconds for cost in costs)
     share = inputs / (inputs + weights) if inputs + weights else 1.0
@@ -140,7 +172,7 @@ def _halves(plan: Plan, stage: StageReport) -> tuple[float, float]:
 
 def _edge_cost(plan: Plan, edge: StageEdge) -> EdgeCost:
     ranks = plan.device_of_stage[edge.source], plan.device_of_stage[edge.destination]
-    link = plan.cluster.link(*ranks)
+    link = pipeline_cluster(plan.cluster, plan.replicas).link(*ranks)
     sent = [t for t in plan.stages[edge.source].sends if t.destination == edge.destination]
     forward = sum(link.seconds(t.n_bytes) for t in sent)
     backward = sum(link.seconds(t.gradient_bytes) for t in sent if t.gradient_bytes)
