@@ -88,7 +88,11 @@ class Fitter:
             return plain
         if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
             groups = ()
-        cuts = [plain, *self._all_recomputed(groups, limit)]
+        cuts = [plain]
+        try:
+            cuts += [self._solved(self._marked(groups), limit)] if groups else []
+        except InfeasibleError as error:
+            failure = failure and InfeasibleError(f"even with every block recomputed, {error}")
         found = [f for cut in cuts if (f := self._within(cut, groups, problem, plain, limit))]
         if found:
             return min(found, key=lambda f: f.solution.evaluation.bottleneck_seconds)
@@ -118,12 +122,6 @@ class Fitter:
     def _solved(self, costed: Costed, limit: Limit) -> Fitted:
         problem, clustering = self.pose(costed, limit)
         return Fitted(next(iter(costed.values())), problem, clustering, self.solve(problem))
-
-    def _all_recomputed(self, groups: Sequence[Group], limit: Limit) -> list[Fitted]:
-        try:
-            return [self._solved(self._marked(groups), limit)] if groups else []
-        except InfeasibleError:
-            return []
 
     def _within(
         self, cut: Fitted, groups: Sequence[Group], problem: Problem, plain: Fitted, limit: Limit
