@@ -58,6 +58,8 @@ _METHODS: Mapping[str, str] = MappingProxyType(
         "aten.relu_.default": "relu_", "aten.zero_.default": "zero_",
     }
 )  # fmt: skip
+# What a stage imports, and itself.
+_NAMED = frozenset({"aten", "math", "operator", "torch", "self"})
 # Methods that take their list of sizes as so many arguments.
 _SPREAD = frozenset({"view", "reshape", "expand", "permute"})
 
@@ -79,8 +81,16 @@ def call(target: str, args: Sequence[str], kwargs: Sequence[tuple[str, str]]) ->
         return f"{left} {_INFIX[target]} {right}"
     if target in _METHODS and args:
         return _method(_METHODS[target], args, keywords)
-    function = _FUNCTIONS.get(target, target)
+    function = _FUNCTIONS.get(target) or _qualified(target)
     return f"{function}({', '.join([*args, *keywords])})"
+
+
+def _qualified(target: str) -> str:
+    """A target as a stage can name it; operators of other libraries through torch.ops."""
+    library, _, name = target.partition(".")
+    if library == "builtins":
+        return name
+    return target if library in _NAMED else f"torch.ops.{target}"
 
 
 def _rewritten(target: str, args: Sequence[str]) -> str | None:
