@@ -76,6 +76,15 @@ class LocalRuntime:
                 raise RuntimeFailure("every device waits for another; the schedule was not checked")
         return outcome
 
+    @property
+    def replica(self) -> int:
+        """One pipeline, without copies."""
+        return 0
+
+    def rows(self, rows: int) -> int:
+        """All the rows there are."""
+        return rows
+
     def recorded(self) -> tuple[Recorded, ...]:
         """What each device did in the last step, and when."""
         return tuple(worker.recorder.read() for worker in self.workers)

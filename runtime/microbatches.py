@@ -24,7 +24,7 @@ class MicroBatch:
     symbols: Mapping[str, int]
     """The sizes that its inputs bind."""
     share: float
-    """Its rows over the batch's rows: the weight of its loss."""
+    """Its rows over those of the step: the weight of its loss."""
     target: Any = None
     """What the loss compares with, cut in the same way."""
 
@@ -54,7 +54,11 @@ def count_rows(graph: Graph, leaves: Sequence[Any]) -> int:
 
 
 def split(
-    graph: Graph, leaves: Sequence[Any], target: Any, n_microbatches: int
+    graph: Graph,
+    leaves: Sequence[Any],
+    target: Any,
+    n_microbatches: int,
+    all_rows: int | None = None,
 ) -> tuple[MicroBatch, ...]:
     """The micro-batches of a batch.
 
@@ -63,6 +67,7 @@ def split(
         leaves: The batch, one leaf an input of the graph.
         target: Any nest of tensors; those with as many rows as the batch are cut.
         n_microbatches: How many to cut; not more than there are rows.
+        all_rows: The rows of the step, where replicas have more of them.
 
     Raises:
         ArgumentError: what does not fit the trace, all of it at once.
@@ -83,7 +88,9 @@ def split(
             if item.value is not None
         }
         symbols = bind(graph, named)
-        made.append(MicroBatch(index, named, symbols, sizes[index] / rows, targets[index]))
+        made.append(
+            MicroBatch(index, named, symbols, sizes[index] / (all_rows or rows), targets[index])
+        )
     return tuple(made)
 
 

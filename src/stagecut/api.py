@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from stagecut.choosing import Wish, check_wish, decide
 from stagecut.connecting import connect
+from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
 from stagecut.frontend import derive_example, trace
 from stagecut.ir import plan as ir
@@ -40,6 +42,7 @@ from stagecut.passes import (
 from stagecut.pipe import Pipeline
 from stagecut.placing import placed
 from stagecut.plan import Plan
+from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
 from stagecut.timetables import ScheduleLike, stored, timetable
 
@@ -56,7 +59,9 @@ def partition(
     method: str = "auto",
     cluster: Cluster | str | None = None,
     schedule: ScheduleLike = "1f1b",
-    n_microbatches: int | None = None,
+    n_microbatches: int | str | None = None,
+    batch_size: int | None = None,
+    replicas: int | str = 1,
     training: bool = True,
     optimizer: str = "adamw",
     memory_limit: float | str | Sequence[float | str] | None = None,
@@ -81,8 +86,13 @@ def partition(
             A100-80GB in nodes of 8 are assumed, and the plan says so.
         schedule: `1f1b`, `gpipe`, `interleaved`, `zero_bubble`, `zb_v`, `dualpipe_v`, `forward`;
             or your own: a file of actions, its text, or a function (stages, devices, micro-batches)
-            that returns a `Schedule`. It is checked before anything runs.
-        n_microbatches: Micro-batches a step; without it, four a stage.
+            that returns a `Schedule`. It is checked before anything runs. `auto` takes the fastest
+            that fits, by simulated step time.
+        n_microbatches: Micro-batches a step; without it, four a stage. `auto` searches.
+        batch_size: Rows of a step over all replicas; micro-batches get equal shares of them, and
+            without `n_microbatches` their number is searched for.
+        replicas: Copies of the pipeline, each on its share of the devices and of the batch; `auto`
+            searches.
         training: Plan for training; False plans inference, with the model in eval mode.
         optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
         memory_limit: Bytes or `"24GiB"`, for every device or one each. Without it, what the
@@ -102,22 +112,32 @@ def partition(
     """
     _check_count(n_gpus)
     devices = _cluster(cluster, n_gpus)
-    asked = schedule if training else "forward"
-    times = timetable(asked, n_gpus, n_microbatches, MICROBATCHES_PER_STAGE)
+    wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
+    check_wish(wish, n_gpus, pins or {})
     args, kwargs, assumed = _example(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split)
     graph = drop_dead(out_of_place(traced.graph))
-    profile = _profile(cost, graph, devices, training)
-    costed = {
-        device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
-        for device in dict.fromkeys(devices.devices)
-    }
+
+    def costed_at(graph: Graph) -> Costed:
+        profile = _profile(cost, graph, devices, training)
+        return {
+            device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
+            for device in dict.fromkeys(devices.devices)
+        }
+
+    limit = parse_limit(memory_limit)
+    way = decide(
+        wish, graph, devices, costed_at,
+        optimizer=optimizer, memory_limit=limit, recompute=recompute,
+    )  # fmt: skip
+    costed, one = costed_at(with_rows(graph, way.rows)), pipeline_cluster(devices, way.replicas)
+    times = timetable(way.schedule, len(one.devices), way.n_microbatches, MICROBATCHES_PER_STAGE)
 
     def pose(costed: Costed, limit: Limit) -> tuple[Problem, Clustering]:
         return build_problem(
-            costed[devices.devices[0].name],
-            cluster=devices,
+            costed[one.devices[0].name],
+            cluster=one,
             n_stages=times.n_stages,
             n_microbatches=times.n_microbatches,
             in_flight=in_flight(times),
@@ -130,14 +150,14 @@ def partition(
 
     fitter = Fitter(
         costed,
-        devices,
+        one,
         times.device_of_stage,
         times.n_microbatches,
         optimizer,
         pose,
         lambda problem: solve(problem, method, time_limit),
     )
-    fitted = fitter.fit(recompute, parse_limit(memory_limit))
+    fitted = fitter.fit(way.recompute, limit)
     graph, solution = fitted.graph, fitted.solution
 
     plan = ir.Plan(
@@ -146,7 +166,7 @@ def partition(
         stages=(),
         cluster=devices,
         device_of_stage=times.device_of_stage,
-        schedule=stored(asked, times),
+        schedule=stored(way.schedule, times),
         n_microbatches=times.n_microbatches,
         optimizer=optimizer,
         method=solution.method,
@@ -160,6 +180,8 @@ def partition(
         frontend=traced.frontend,
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
+        replicas=way.replicas,
+        alternatives=way.alternatives,
         notes=(*assumed, *graph.notes, *fitted.notes),
     )
     stage = solution.assignment.stage

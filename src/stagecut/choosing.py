@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from stagecut.copies import copies_link, copies_seconds, pipeline_cluster
-from stagecut.fitting import Recomputation
+from stagecut.fitting import Limit, Recomputation
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
@@ -28,7 +28,7 @@ from stagecut.partitioner.planning import (
 from stagecut.partitioner.schedules import SCHEDULES
 from stagecut.passes import build_problem, recomputable, recomputed
 from stagecut.resizing import rows_of, rows_symbol, with_rows
-from stagecut.timetables import ScheduleLike
+from stagecut.timetables import ScheduleLike, timetable
 
 AUTO: Literal["auto"] = "auto"
 RECOMPUTED: Mapping[Recomputation, tuple[bool, ...]] = MappingProxyType(
@@ -82,7 +82,7 @@ def decide(
     costed_at: CostedAt,
     *,
     optimizer: str,
-    memory_limit: float | None,
+    memory_limit: Limit,
     recompute: Recomputation,
 ) -> Decision:
     """Takes the wish as it is, or searches for what it leaves open.
@@ -91,11 +91,12 @@ def decide(
         ArgumentError: the numbers do not go together.
         InfeasibleError: nothing fits.
     """
-    _check(wish, len(cluster.devices))
     if not wish.searches:
         m, replicas = wish.n_microbatches, wish.replicas
         assert not isinstance(m, str) and not isinstance(replicas, str)  # "auto" searches
         return Decision(wish.schedule, m, replicas, rows_of(graph), recompute)
+    if isinstance(memory_limit, Sequence):
+        raise ArgumentError("the search needs one memory_limit for all devices; give a number")
     found = choices(_space(wish, graph, len(cluster.devices), recompute))
     annotated = cache(lambda rows: costed_at(with_rows(graph, rows)))
     exact = cache(lambda rows, again: _costed(annotated(rows), cluster, optimizer, again))
@@ -186,7 +187,13 @@ def _costed(costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, again
     return Costed(problem, kinds, np.asarray(halves, dtype=np.float64), share)
 
 
-def _check(wish: Wish, n_devices: int) -> None:
+def check_wish(wish: Wish, n_devices: int, pins: Mapping[str, int]) -> None:
+    """Refuses what cannot be planned, before the model is traced.
+
+    Raises:
+        ArgumentError: the numbers do not go together, or there is no such schedule.
+        ScheduleError: a text of actions is wrong.
+    """
     m, replicas, batch_size = wish.n_microbatches, wish.replicas, wish.batch_size
     for name, value in {"n_microbatches": m, "replicas": replicas}.items():
         if isinstance(value, str) and value != AUTO:
@@ -210,3 +217,10 @@ def _check(wish: Wish, n_devices: int) -> None:
             "the search weighs built-in schedules; with one of your own give n_microbatches and "
             "replicas as numbers and no batch_size"
         )
+    if wish.searches and pins:
+        raise ArgumentError(
+            "pins name stages, whose number the search chooses; give the schedule, n_microbatches "
+            "and replicas without batch_size"
+        )
+    if not wish.searches and not isinstance(m, str) and not isinstance(replicas, str):
+        timetable(wish.schedule, n_devices // replicas, m, 1)

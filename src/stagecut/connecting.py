@@ -75,8 +75,10 @@ def _distribute(
     problem, loaded = None, None
     try:
         data = _data(plan)
-        check_world(Layout(data.device_of_stage, 1))
-        mine = [s for s, rank in enumerate(data.device_of_stage) if rank == dist.get_rank()]
+        layout = Layout(data.device_of_stage, data.replicas)
+        check_world(layout)
+        device = layout.device(dist.get_rank())
+        mine = [s for s, owner in enumerate(data.device_of_stage) if owner == device]
         loaded = _load(plan, model, mine)
     except StagecutError as error:
         problem = str(error)
@@ -88,13 +90,19 @@ def _distribute(
     assert loaded is not None  # agree() has raised otherwise
     data, program, tensors = loaded
     moved = {name: _move(tensor, place) for name, tensor in tensors.items()}
-    layout = Layout(data.device_of_stage, 1)
+    layout = Layout(data.device_of_stage, data.replicas)
     return data, program, DistributedRuntime(program, moved, layout, place)
 
 
 def _summary(plan: ir.Plan) -> str:
     """What must be equal on every rank; how long the planner took need not be."""
-    decisions = (plan.stages_of_ops, plan.device_of_stage, plan.schedule, plan.n_microbatches)
+    decisions = (
+        plan.stages_of_ops,
+        plan.device_of_stage,
+        plan.replicas,
+        plan.schedule,
+        plan.n_microbatches,
+    )
     return f"{plan.fingerprint} {decisions} {plan.torch_version}"
 
 

@@ -38,6 +38,13 @@ class Runtime(Protocol):
     def run(self, step: Step) -> Outcome:
         """Executes a step; the outcome is the same in every process."""
 
+    @property
+    def replica(self) -> int:
+        """Which of the pipeline's copies this process is part of."""
+
+    def rows(self, rows: int) -> int:
+        """The rows of a step over all replicas, from those of this one."""
+
     def recorded(self) -> Sequence[Recorded]:
         """What each device did in the last step, and when."""
 
@@ -73,7 +80,7 @@ class Pipeline:
         """One step over a whole batch: forward, loss, backward; gradients add up in `.grad`.
 
         Args:
-            *args: The model's positional inputs, the whole batch.
+            *args: The model's positional inputs, the whole batch; with replicas, this one's share.
             target: What the loss compares with; cut like the inputs.
             **kwargs: The model's keyword inputs.
 
@@ -88,8 +95,8 @@ class Pipeline:
             raise ArgumentError(
                 "this plan is for inference; plan with partition(..., training=True) to train"
             )
-        microbatches = self._microbatches(args, kwargs, target)
-        with _own_draws(self._random) as seed:
+        microbatches = self._microbatches(args, kwargs, target, alone=False)
+        with _own_draws(self._random, self.plan.replicas, self.runtime.replica) as seed:
             actions = self._last = self._list(self.schedule, len(microbatches))
             outcome = self.runtime.run(
                 Step(actions, microbatches, True, self._loss, seed, _halves(actions))
@@ -105,8 +112,9 @@ class Pipeline:
             ArgumentError: the inputs do not fit the plan.
             RuntimeFailure: a stage failed, on this rank or another.
         """
-        microbatches = self._microbatches(args, kwargs, None)
-        with _own_draws(self._random and self.training) as seed:
+        microbatches = self._microbatches(args, kwargs, None, alone=True)
+        drawn = self._random and self.training
+        with _own_draws(drawn, self.plan.replicas, self.runtime.replica) as seed:
             actions = self._last = self._list("forward", len(microbatches))
             outcome = self.runtime.run(Step(actions, microbatches, False, None, seed))
         parts = [outcome.outputs[m.index] for m in microbatches]
@@ -202,7 +210,9 @@ class Pipeline:
                         break
 
     def _owned(self) -> set[str]:
-        """Names that this process counts in a sum over all: those whose first stage is here."""
+        """Names that this process counts in a sum over all: each weight is some process's."""
+        if self.runtime.replica:
+            return set()
         first: dict[str, int] = {}
         for stage in self.program.stages:
             for weight in stage.weights:
@@ -210,12 +220,14 @@ class Pipeline:
         return {name for name, stage in first.items() if stage in self.runtime.runners}
 
     def _microbatches(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any, *, alone: bool
     ) -> tuple[MicroBatch, ...]:
+        """The micro-batches, weighted among all replicas' unless `alone`."""
         leaves = self.signature.leaves(args, kwargs)
         graph = self.plan.graph
-        n = min(self.n_microbatches, count_rows(graph, leaves))
-        return split(graph, leaves, target, n)
+        rows = count_rows(graph, leaves)
+        n = min(self.n_microbatches, rows)
+        return split(graph, leaves, target, n, rows if alone else self.runtime.rows(rows))
 
     def _list(self, schedule: ScheduleLike, n_microbatches: int) -> ActionList:
         key = schedule, n_microbatches
@@ -244,14 +256,15 @@ def _own_loss(output: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _own_draws(needed: bool) -> Iterator[int | None]:
-    """Gives a step a seed of its own; the user's generator moves on by that one draw alone."""
+def _own_draws(needed: bool, replicas: int, replica: int) -> Iterator[int | None]:
+    """Gives a replica's step its own seed; the user's generator moves on by that one draw."""
     if not needed:
         yield None
         return
     seed = int(torch.randint(2**31, ()))
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         seed = int(share(str(seed)))
+    seed = seed * replicas + replica
     state = torch.get_rng_state()
     try:
         yield seed

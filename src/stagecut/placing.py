@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from stagecut.copies import pipeline_cluster
+from stagecut.ir.device import Cluster
 from stagecut.ir.errors import ArgumentError, PlanError
 from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.problem import IntArray, Problem
@@ -21,14 +23,15 @@ def placed(
     plan: Plan, problem: Problem, clustering: Clustering, stage: IntArray, evaluation: Evaluation
 ) -> Plan:
     """The plan with cluster c of its problem in stage[c], everything that follows filled in."""
+    cluster = pipeline_cluster(plan.cluster, plan.replicas)
     reports = describe_stages(
-        plan.graph, problem, clustering, stage, evaluation, plan.cluster, plan.device_of_stage,
+        plan.graph, problem, clustering, stage, evaluation, cluster, plan.device_of_stage,
         plan.optimizer, plan.graph.training, plan.n_microbatches,
     )  # fmt: skip
     made = replace(
         plan,
         stages_of_ops=stages_of_ops(plan.graph, clustering, stage),
-        stages=_within_devices(reports, plan),
+        stages=_within_devices(reports, cluster),
         bottleneck_seconds=evaluation.bottleneck_seconds,
     )
     timeline = predict(made)
@@ -69,7 +72,7 @@ def _posed_again(plan: Plan) -> tuple[Problem, Clustering]:
     """The plan's problem without memory limits: an edit may exceed them, and the plan says so."""
     return build_problem(
         plan.graph,
-        cluster=plan.cluster,
+        cluster=pipeline_cluster(plan.cluster, plan.replicas),
         n_stages=plan.n_stages,
         n_microbatches=plan.n_microbatches,
         in_flight=in_flight(timetable_of(plan, plan.n_microbatches)),
@@ -93,9 +96,9 @@ def _is_under(scope: str, module: str) -> bool:
     return scope == module or scope.startswith(f"{module}.")
 
 
-def _within_devices(reports: Sequence[StageReport], plan: Plan) -> tuple[StageReport, ...]:
+def _within_devices(reports: Sequence[StageReport], cluster: Cluster) -> tuple[StageReport, ...]:
     """A stage planned without a limit still has its device's memory to fit in."""
-    limits = [min(r.memory.limit, plan.cluster.devices[r.rank].memory_bytes) for r in reports]
+    limits = [min(r.memory.limit, cluster.devices[r.rank].memory_bytes) for r in reports]
     return tuple(
         replace(report, memory=replace(report.memory, limit=limit))
         for report, limit in zip(reports, limits, strict=True)

@@ -12,6 +12,7 @@ from rich.text import Text
 from stagecut.ir.device import Cluster
 from stagecut.ir.plan import Plan
 from stagecut.ir.timeline import Timeline
+from stagecut.report.alternatives import alternatives_table
 from stagecut.report.tables import (
     memory_table,
     placement_table,
@@ -35,6 +36,8 @@ def plan_table(plan: Plan, timeline: Timeline | None = None) -> RenderableType:
     parts.append(verdict(plan))
     if plan.trials:
         parts += [Text(), trial_table(plan)]
+    if plan.alternatives:
+        parts += [Text(), alternatives_table(plan)]
     if plan.notes:
         parts += [Text("notes", style="bold"), *(Text(f" • {note}") for note in plan.notes)]
     if timeline is not None:
@@ -58,10 +61,12 @@ def header(plan: Plan) -> Text:
     """What was planned, for which devices, under which schedule, and how it was traced."""
     stages = _count(plan.n_stages, "stage")
     microbatches = _count(plan.n_microbatches, "micro-batch")
+    copies = "" if plan.replicas == 1 else f" in each of {plan.replicas} replicas"
     lines = [
         f"{plan.graph.name or 'model'}: {_count(len(plan.graph.ops), 'op')} in {stages} "
         f"on {cluster_text(plan.cluster)}",
-        f"schedule {plan.schedule_name}, {microbatches} a step, optimizer {plan.optimizer}; "
+        f"schedule {plan.schedule_name}, {microbatches} a step{copies}, "
+        f"optimizer {plan.optimizer}; "
         f"traced by {plan.frontend}",
     ]
     return Text.assemble((lines[0], "bold"), "\n", (lines[1], "dim"))
