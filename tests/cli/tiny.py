@@ -39,7 +39,8 @@ def mlp() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def without_example() -> nn.Module:
-    return nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    # Two inputs: the first layer does not tell what goes in.
+    return nn.Bilinear(8, 8, 8)
 
 
 def own_loss() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
