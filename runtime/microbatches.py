@@ -157,11 +157,16 @@ def _leaf_faults(item: Input, leaf: Any) -> Iterator[str]:
 
 def _split_target(target: Any, rows: int, n: int) -> list[Any]:
     leaves, tree = pytree.tree_flatten(target)
+    cut = [isinstance(leaf, torch.Tensor) and leaf.ndim > 0 for leaf in leaves]
+    other = [leaf.shape[0] for leaf, is_cut in zip(leaves, cut, strict=True) if is_cut]
+    if wrong := [n_rows for n_rows in other if n_rows != rows]:
+        raise ArgumentError(
+            f"the target has {wrong[0]} rows, the inputs have {rows}; what is no batch, such as "
+            "class weights, belongs into loss_fn itself"
+        )
     columns = [
-        leaf.tensor_split(n)
-        if isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == rows
-        else (leaf,) * n
-        for leaf in leaves
+        leaf.tensor_split(n) if is_cut else (leaf,) * n
+        for leaf, is_cut in zip(leaves, cut, strict=True)
     ]
     return [pytree.tree_unflatten([column[i] for column in columns], tree) for i in range(n)]
 

@@ -13,9 +13,12 @@ from torch import nn
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
 from stagecut.ir.errors import ArgumentError, PlanError
+from stagecut.ir.expression import symbols_of
+from stagecut.ir.graph import Ref
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Phase
 from stagecut.ir.timeline import Timeline
+from stagecut.ir.types import SymbolicDim, TensorType
 from stagecut.prediction import actions_of
 from stagecut.runtime.agreement import share
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
@@ -113,6 +116,8 @@ class Pipeline:
             RuntimeFailure: a stage failed, on this rank or another.
         """
         microbatches = self._microbatches(args, kwargs, None, alone=True)
+        if len(microbatches) > 1:
+            _refuse_mixed_rows(self.plan)
         drawn = self._random and self.training
         with _own_draws(drawn, self.plan.replicas, self.runtime.replica) as seed:
             actions = self._last = self._list("forward", len(microbatches))
@@ -241,7 +246,46 @@ class Pipeline:
         output = self.signature.container(leaves)
         if self.loss_fn is None:
             return _own_loss(output)
-        return self.loss_fn(output) if target is None else self.loss_fn(output, target)
+        loss = self.loss_fn(output) if target is None else self.loss_fn(output, target)
+        return _checked_loss(loss, leaves)
+
+
+def _refuse_mixed_rows(plan: ir.Plan) -> None:
+    """An output of rows x rows cannot be put together from micro-batches."""
+    split = [item.value for item in plan.graph.inputs if item.split_dim is not None]
+    rows = {
+        symbol
+        for value in split
+        if value is not None and isinstance(value.type, TensorType)
+        for dim in value.type.shape[:1]
+        if isinstance(dim, SymbolicDim)
+        for symbol in symbols_of(dim.expression)
+    }
+    types = {value.name: value.type for op in plan.graph.ops for value in op.results}
+    for output in plan.graph.outputs:
+        kind = types.get(output.name) if isinstance(output, Ref) else None
+        inner = kind.shape[1:] if isinstance(kind, TensorType) else ()
+        if any(isinstance(d, SymbolicDim) and symbols_of(d.expression) & rows for d in inner):
+            raise ArgumentError(
+                f"the output {kind} mixes the rows of the batch, so micro-batches cannot be put "
+                "together; use pipeline(..., n_microbatches=1)"
+            )
+
+
+def _checked_loss(loss: Any, outputs: Sequence[Any]) -> torch.Tensor:
+    """The loss, if it is one that trains: a scalar that the outputs' gradients reach."""
+    if not isinstance(loss, torch.Tensor) or loss.ndim:
+        shown = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise ArgumentError(
+            f"loss_fn returned {shown}; it must return a tensor of shape (), the mean over rows"
+        )
+    differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in outputs)
+    if differentiable and not loss.requires_grad:
+        raise ArgumentError(
+            "loss_fn returned a loss without gradient, which would train nothing; compute it from "
+            "the model's output without detach(), item() or no_grad()"
+        )
+    return loss
 
 
 def _own_loss(output: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,48 @@ def test_training_data_of_another_kind() -> None:
             pipe.train_step(*args)
     with pytest.raises(ArgumentError, match="labels was not in the example"):
         pipe.train_step(torch.zeros(4, 8), torch.zeros(4, 8), labels=X)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (lambda out, target: (out - target).square(), r"loss_fn returned \(2, 8\)"),
+        (lambda out, target: (out - target).square().mean().detach(), "would train nothing"),
+        (lambda out, target: 1.0, "loss_fn returned float"),
+    ],
+)
+def test_a_loss_that_is_none(loss_fn: Any, message: str) -> None:
+    plan = stagecut.partition(Chain(), 2, (X,), n_microbatches=2)
+    pipe = stagecut.pipeline(plan, Chain(), loss_fn=loss_fn, runtime="local")
+    with pytest.raises(ArgumentError, match=message):
+        pipe.train_step(torch.zeros(4, 8), target=torch.zeros(4, 8))
+
+
+def test_a_target_of_other_rows() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,), n_microbatches=2)
+    pipe = stagecut.pipeline(plan, Chain(), loss_fn=nn.functional.mse_loss, runtime="local")
+    with pytest.raises(ArgumentError, match="the target has 2 rows, the inputs have 4"):
+        pipe.train_step(torch.zeros(4, 8), target=torch.zeros(2, 8))
+
+
+class Similar(nn.Module):
+    """Every row beside every other: nothing that micro-batches can be put together to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(x) @ self.right(x).t()
+
+
+def test_an_output_that_mixes_rows() -> None:
+    model, x = Similar(), torch.randn(4, 8)
+    plan = stagecut.partition(model, 2, (X,), n_microbatches=2)
+    with pytest.raises(ArgumentError, match="mixes the rows of the batch"):
+        stagecut.pipeline(plan, model, runtime="local")(x)
+    pipe = stagecut.pipeline(plan, model, runtime="local", n_microbatches=1)
+    torch.testing.assert_close(pipe(x), model(x))
 
 
 def test_other_containers() -> None:
