@@ -123,7 +123,8 @@ def step_costs(
     """
     k = problem.n_stages
     evaluation = evaluate(problem, Assignment(stage))
-    weight_half = np.bincount(stage, costed.weight_half_seconds, k)
+    weight_half: FloatArray = np.zeros(k)
+    np.add.at(weight_half, stage, costed.weight_half_seconds)
     backward = evaluation.backward_seconds
     edges = _edges(problem, stage)
     first = np.array(
