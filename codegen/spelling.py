@@ -90,7 +90,9 @@ def _qualified(target: str) -> str:
     library, _, name = target.partition(".")
     if library == "builtins":
         return name
-    return target if library in _NAMED else f"torch.ops.{target}"
+    # A module of the stage's own may be self["1"], with no dot behind self.
+    named = library.partition("[")[0] in _NAMED
+    return target if named else f"torch.ops.{target}"
 
 
 def _rewritten(target: str, args: Sequence[str]) -> str | None:

@@ -142,11 +142,14 @@ def test_transformers_own_switch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-def test_reentrant_regions_are_refused() -> None:
-    with pytest.raises(TraceError, match=r"test_checkpoints.py:\d+: .*use_reentrant=False"):
-        trace(nn.Sequential(nn.Linear(WIDTH, WIDTH), Deep(True, reentrant=True)), (), {
-            "input": inputs()["x"]
-        })  # fmt: skip
+def test_a_reentrant_region_is_not_traced_into() -> None:
+    """Traced, it would look like no_grad and lose its gradients: its module is kept as one op."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Deep(True, reentrant=True))
+    batch = {"input": inputs()["x"]}
+    traced = trace(model, (), batch)
+    assert "module:1" in {op.target for op in traced.graph.ops}
+    assert "use_reentrant=False" in traced.frontend or "use_reentrant" in str(traced.graph.notes)
+    assert_trains_alike(model, batch, 2, lambda out: out.square().mean())
 
 
 def test_a_region_may_hold_other_regions() -> None:
