@@ -78,7 +78,9 @@ def table(rows: dict[str, Any]) -> str:
 
 
 def short(outcome: str) -> str:
-    return outcome.split(":")[0] if outcome.startswith(("no trace", "differs")) else outcome
+    return (
+        outcome.split(":")[0] if outcome.startswith(("no trace", "differs", "fails")) else outcome
+    )
 
 
 if __name__ == "__main__":
