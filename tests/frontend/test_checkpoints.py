@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from stagecut.frontend import trace
-from stagecut.ir.errors import TraceError
 from stagecut.ir.graph import Recompute
 from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
 
