@@ -86,8 +86,8 @@ class Fitter:
         problem, _ = self.pose(self.costed, limit)
         if failure is None and not self._over(plain, problem):
             return plain
-        if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
-            groups = ()
+        if failure is None and problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
+            return plain  # recomputing frees no weights, so nothing it could do would fit
         cuts = [plain]
         try:
             cuts += [self._solved(self._marked(groups), limit)] if groups else []
