@@ -170,16 +170,11 @@ def _stage(
     results = [
         Port(v.name, v.type, v.requires_grad, index)
         for v in made
-        if v.name in wanted and isinstance(v.type, TensorType) and _sends(homes, v.name, index)
+        if v.name in wanted and isinstance(v.type, TensorType)
     ]
     return StageWiring(
         index, tuple(kept), (*ports, *scalars), tuple(results), tuple(sizes), weights
     )
-
-
-def _sends(homes: _Homes, name: str, index: int) -> bool:
-    """Replicated ops are run by every stage that needs them; nothing of theirs is sent."""
-    return index in homes.stages[name]
 
 
 def _port(homes: _Homes, name: str, stage: int) -> Port:
