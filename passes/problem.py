@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stagecut.ir.device import Cluster
+from stagecut.ir.device import Cluster, Link
 from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.graph import Graph, Op, Value, op_refs
 from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
@@ -63,6 +63,7 @@ def build_problem(
     graphs = [{cluster.devices[0].name: graph, **(costed or {})}[kind] for kind in kinds]
     values, weights = builder.values(), builder.weights(optimizer)
     latency, per_byte = _links(cluster, ranks)
+    links = {cluster.link(a, b) for a in ranks for b in ranks if a != b}
     saved = [storage for storage in builder.saved() if storage[0]]
     problem = Problem(
         n_stages=n_stages,
@@ -77,7 +78,7 @@ def build_problem(
         weight_bytes=_floats([held for _, held, _ in weights]),
         weight_sync_seconds=_floats(
             [
-                gradient and _sync_seconds(gradient, cluster, ranks, n_microbatches)
+                gradient and _sync_seconds(gradient, links, n_microbatches)
                 for _, _, gradient in weights
             ]
         ),
@@ -249,14 +250,11 @@ def _gradient_bytes(value: Value, training: bool) -> float:
     return _bytes(value) if training and value.requires_grad else 0.0
 
 
-def _sync_seconds(
-    n_bytes: float, cluster: Cluster, ranks: Sequence[int], n_microbatches: int
-) -> float:
+def _sync_seconds(n_bytes: float, links: Iterable[Link], n_microbatches: int) -> float:
     """A step's sum of one gradient over the dearest link, spread over its micro-batches.
 
     Two holders each send what they have and receive the other's.
     """
-    links = [cluster.link(a, b) for a in ranks for b in ranks if a != b]
     return max((2 * link.seconds(n_bytes) for link in links), default=0.0) / n_microbatches
 
 
