@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from stagecut.ir.errors import ArgumentError
+
+OpClass = Literal["matrix", "convolution", "attention", "recurrent"]
+"""Kernels that run on matrix units, by the library that has them."""
+CUDNN: tuple[OpClass, ...] = ("convolution", "recurrent")
+"""What torch runs in TF32 unless told otherwise: `torch.backends.cudnn.allow_tf32` is True from the
+start, `torch.backends.cuda.matmul.allow_tf32` False (torch documentation, "CUDA semantics")."""
+EVERY_CLASS: tuple[OpClass, ...] = ("matrix", "convolution", "attention", "recurrent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,25 +24,35 @@ class Device:
     """The torch device type: "cuda" or "cpu"."""
     memory_bytes: float
     flops_per_second: tuple[tuple[str, float], ...]
-    """(dtype, peak dense matrix FLOP/s) pairs, as the vendor states them."""
+    """(dtype, peak dense matrix FLOP/s) pairs, as the vendor states them; `tf32` is how float32
+    work may run where the user allows it."""
     bytes_per_second: float
     """Peak memory bandwidth."""
     launch_seconds: float
     """Overhead of starting one kernel."""
     matrix_efficiency: float
-    """Attainable share of the peak for matrix products, convolutions and attention."""
+    """Attainable share of the peak for matrix products, convolutions and recurrent layers."""
     memory_efficiency: float
     """Attainable share of the memory bandwidth."""
     source: str
     """Where the figures come from."""
 
-    def matrix_flops_per_second(self, dtype: str) -> float:
-        """Attainable FLOP/s of matrix products in `dtype` (as `float32`, `bfloat16`).
+    attention_efficiency: float = 0.5
+    """Attainable share of the peak for fused attention, which has a softmax between its products:
+    FlashAttention-2 reaches 50 to 73% of an A100's (Dao, 2023, arXiv 2307.08691)."""
+    tf32: tuple[OpClass, ...] = CUDNN
+    """What float32 work runs in TF32, on a device that has it."""
+
+    def attainable_flops_per_second(self, dtype: str, op_class: OpClass = "matrix") -> float:
+        """FLOP/s that kernels of a class reach in `dtype` (as `float32`, `bfloat16`).
 
         A dtype the device has no figure for runs at its float32 rate.
         """
         rates = dict(self.flops_per_second)
-        return rates.get(dtype, rates["float32"]) * self.matrix_efficiency
+        if dtype == "float32" and op_class in self.tf32 and "tf32" in rates:
+            dtype = "tf32"
+        share = self.attention_efficiency if op_class == "attention" else self.matrix_efficiency
+        return rates.get(dtype, rates["float32"]) * share
 
     @property
     def attainable_bytes_per_second(self) -> float:
@@ -90,3 +108,23 @@ class Cluster:
                 f"{len(self.devices)}; ask for fewer stages or give a larger cluster"
             )
         return replace(self, devices=self.devices[:n_devices])
+
+    def running(self, dtype: str | None) -> Cluster:
+        """The cluster as it runs float32 models in `dtype`.
+
+        None: as torch does unless told otherwise, TF32 in convolutions and recurrent layers alone;
+        `float32`: no TF32 at all; `tf32`: TF32 wherever the device has it.
+
+        Raises:
+            ArgumentError: another dtype, which is the model's own to have.
+        """
+        if dtype is None:
+            return self
+        if dtype not in ("float32", "tf32"):
+            raise ArgumentError(
+                f"dtype is {dtype!r}; it says how float32 products run: float32 or tf32. For "
+                "float16 or bfloat16 plan the model as it will run: cast (model.bfloat16()), or "
+                "with torch.autocast around its forward; its ops then have that dtype, and its cost"
+            )
+        classes = EVERY_CLASS if dtype == "tf32" else ()
+        return replace(self, devices=tuple(replace(d, tf32=classes) for d in self.devices))

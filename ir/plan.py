@@ -17,7 +17,7 @@ from stagecut.ir.graph import Graph
 from stagecut.ir.solution import Trial
 from stagecut.ir.text import parse_graph, print_graph
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever a plan's JSON changes so that older readers would misread it."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stagecut.ir.device import OpClass
 from stagecut.passes.formulas import kernel_flops
 
 # Allocation, bookkeeping and views whose schema does not say that they are views.
@@ -48,6 +49,12 @@ _MOVES = frozenset(
     }
 )  # fmt: skip
 
+_CLASSES: tuple[tuple[OpClass, tuple[str, ...]], ...] = (
+    ("attention", ("attention",)),
+    ("convolution", ("conv",)),
+    ("recurrent", ("rnn", "lstm", "gru")),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -61,6 +68,8 @@ class Kernel:
     """Read and written."""
     dtype: str
     """Of its first tensor: the rate at which `flops` run."""
+    op_class: OpClass = "matrix"
+    """What its FLOPs are of."""
 
 
 def kernel_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Kernel | None:
@@ -81,7 +90,15 @@ def kernel_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: An
     dtype = next((t.dtype for t in (*read, *written)), torch.float32)
     flops = kernel_flops(name, func._overloadpacket, args, kwargs, out)
     elements = 0 if flops is not None or short in _MOVES else _largest([*read, *written])
-    return Kernel(flops or 0, elements, read_bytes + written_bytes, str(dtype)[6:])
+    return Kernel(flops or 0, elements, read_bytes + written_bytes, str(dtype)[6:], _class(short))
+
+
+def _class(short: str) -> OpClass:
+    """The class of a kernel with FLOPs, by its operator's name."""
+    for op_class, words in _CLASSES:
+        if any(word in short for word in words):
+            return op_class
+    return "matrix"
 
 
 def _tensors(items: Any) -> Iterator[torch.Tensor]:

@@ -64,6 +64,7 @@ def partition(
     replicas: int | str = 1,
     training: bool = True,
     optimizer: str = "adamw",
+    dtype: str | None = None,
     memory_limit: float | str | Sequence[float | str] | None = None,
     recompute: Recomputation = "auto",
     pins: Mapping[str, int] | None = None,
@@ -95,6 +96,10 @@ def partition(
             searches.
         training: Plan for training; False plans inference, with the model in eval mode.
         optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
+        dtype: How float32 products run on GPUs that have TF32: `float32`, `tf32`, or None, as torch
+            does unless told otherwise: TF32 in convolutions and recurrent layers alone. It changes
+            the plan's figures and nothing in torch: allow TF32 there yourself. A model in bfloat16
+            or float16, cast or under autocast, says so itself.
         memory_limit: Bytes or `"24GiB"`, for every device or one each. Without it, what the
             devices have; a plan that exceeds that says so, and is the best that ignores it.
         recompute: What the backward computes again instead of keeping it: `auto`, as many blocks as
@@ -111,7 +116,7 @@ def partition(
         InfeasibleError: nothing satisfies the constraints; says which term is too big, and where.
     """
     _check_count(n_gpus)
-    devices = _cluster(cluster, n_gpus)
+    devices = _cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})
     args, kwargs, assumed = _example(model, example_args, example_kwargs)

@@ -41,6 +41,13 @@ def test_a_named_model_is_planned_without_weights(shell: Shell) -> None:
     assert weights >= 124_439_808 * 4  # GPT-2's parameters, in float32
 
 
+def test_the_dtype_of_products_is_an_option(shell: Shell) -> None:
+    options = ("plan", "hf:gpt2", "-n", "2", "--length", "512", "--cluster", "A100")
+    plain = json.loads(shell.run(*options, "--json"))
+    fast = json.loads(shell.run(*options, "--dtype", "tf32", "--json"))
+    assert fast["bottleneck_seconds"] < plain["bottleneck_seconds"] / 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -52,6 +59,7 @@ def test_a_named_model_is_planned_without_weights(shell: Shell) -> None:
         (("mlp", "-n", "2", "--cluster", "abacus"), ["abacus", "H100"]),
         (("mlp", "-n", "2", "--schedule", "soon"), ["soon", "1f1b"]),
         (("mlp", "-n", "2", "--method", "magic"), ["magic", "metis"]),
+        (("mlp", "-n", "2", "--dtype", "int8"), ["int8", "tf32", "autocast"]),
         (("absent", "-n", "2"), ["has no function 'absent'", "mlp"]),
     ],
 )

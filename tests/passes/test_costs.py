@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from stagecut.ir.cost import Work
-from stagecut.ir.devices import DEVICES, device
+from stagecut.ir.devices import DEVICES, cluster, device
 from stagecut.ir.graph import Graph
 from stagecut.ir.text import parse_graph
 from stagecut.ir.verify import verify
@@ -66,7 +67,7 @@ def test_seconds_are_the_roofline() -> None:
     assert linear.cost.forward.flops == flops
     assert linear.cost.forward.bytes == n_bytes
     expected = card.launch_seconds + max(
-        flops / card.matrix_flops_per_second("float32"),
+        flops / card.attainable_flops_per_second("float32"),
         n_bytes / card.attainable_bytes_per_second,
     )
     assert linear.cost.forward.seconds == pytest.approx(expected)
@@ -85,6 +86,45 @@ def test_low_precision_is_faster_where_the_device_has_it() -> None:
         assert seconds("f32", name) > 2 * seconds("bf16", name)
     assert seconds("f16", "V100") < seconds("f32", "V100") / 4
     assert seconds("bf16", "V100") > seconds("f16", "V100")  # no bfloat16 units: float32 rate
+
+
+class Mixed(nn.Module):
+    """One of each class of product, large enough that no kernel waits for memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lstm = nn.Conv2d(512, 512, 3, padding=1), nn.LSTM(4096, 4096)
+        self.linear = nn.Linear(4096, 4096)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.conv(x.view(8, 512, 64, 64))
+        rows = self.lstm(image.reshape(8, -1, 4096))[0]
+        heads = rows.reshape(8, 4, -1, 1024)
+        mixed = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return self.linear(mixed.reshape(8, -1, 4096))
+
+
+def test_each_class_of_op_runs_at_the_rate_of_its_dtype() -> None:
+    with torch.device("meta"):
+        model, x = Mixed(), torch.zeros(8, 512 * 64 * 64)
+
+    def seconds(model: nn.Module, x: torch.Tensor, dtype: str | None) -> dict[str, float]:
+        card = cluster("A100", 1).running(dtype).devices[0]
+        found = {}
+        for op in annotate(graph_of(model, x), card, {}, False).ops:
+            assert op.cost is not None
+            if op.cost.forward.flops:
+                flops = op.cost.forward.flops
+                found[op.target.split(".")[1]] = op.cost.forward.seconds / flops * 1e12
+        return found
+
+    names = {"conv2d", "lstm", "scaled_dot_product_attention", "linear"}
+    strict, usual, loose = (seconds(model, x, dtype) for dtype in ("float32", None, "tf32"))
+    half = seconds(copy.deepcopy(model).bfloat16(), x.bfloat16(), None)
+    assert strict.keys() == half.keys() == names
+    for name in names:
+        assert strict[name] > 4 * loose[name] > 6 * half[name], name
+        assert usual[name] == (loose if name in ("conv2d", "lstm") else strict)[name]
 
 
 def test_autocast_changes_the_rate_and_adds_casts() -> None:

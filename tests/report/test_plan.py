@@ -29,6 +29,14 @@ def test_the_assumed_cluster_is_named_as_such() -> None:
     assert "assumed" not in render_text(given)
 
 
+def test_the_dtype_of_products_is_named_where_it_was_chosen() -> None:
+    plan = sample_plan()
+    assert "float32 products" not in render_text(plan)
+    for dtype, word in (("tf32", "TF32"), ("float32", "float32")):
+        chosen = render_text(replace(plan, cluster=plan.cluster.running(dtype)))
+        assert f"float32 products in {word};" in chosen
+
+
 def test_a_proved_optimum_is_called_optimal() -> None:
     assert "optimal" not in render_text(sample_plan())
     assert "optimal: proved" in render_text(replace(sample_plan(), optimal=True))

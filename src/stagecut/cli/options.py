@@ -100,6 +100,16 @@ Cost = Annotated[
         "[bold]measured[/bold], timed here; or a file of [bold]stagecut profile[/bold].",
     ),
 ]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        show_default="as torch does by default",
+        help="How float32 products run: [bold]float32[/bold] or [bold]tf32[/bold]; without it, "
+        "TF32 in convolutions and recurrent layers alone.",
+    ),
+]
 Rows = Annotated[
     int, typer.Option("--rows", metavar="N", min=2, help="hf: models only: rows of a micro-batch.")
 ]

@@ -23,6 +23,7 @@ def plan(
     memory_limit: options.MemoryLimit = None,
     recompute: options.Recompute = "auto",
     cost: options.Cost = "roofline",
+    dtype: options.Dtype = None,
     rows: options.Rows = 4,
     length: options.Length = None,
     save: options.Save = None,
@@ -43,7 +44,9 @@ def plan(
     made, _ = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute),
+        Request(
+            devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute, dtype
+        ),
         weights=False,
     )
     if save is not None:

@@ -26,6 +26,7 @@ class Request:
     memory_limit: str | None
     cost: str = "roofline"
     recompute: str = "auto"
+    dtype: str | None = None
 
 
 def make_plan(
@@ -55,6 +56,7 @@ def make_plan(
             memory_limit=request.memory_limit,
             recompute=request.recompute,  # type: ignore[arg-type]
             cost=request.cost,
+            dtype=request.dtype,
             training=request.schedule != "forward",
         )
     return plan, loaded

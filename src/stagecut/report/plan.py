@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from stagecut.ir.device import Cluster
+from stagecut.ir.device import CUDNN, Cluster
 from stagecut.ir.plan import Plan
 from stagecut.ir.timeline import Timeline
 from stagecut.report.alternatives import alternatives_table
@@ -66,10 +66,16 @@ def header(plan: Plan) -> Text:
         f"{plan.graph.name or 'model'}: {_count(len(plan.graph.ops), 'op')} in {stages} "
         f"on {cluster_text(plan.cluster)}",
         f"schedule {plan.schedule_name}, {microbatches} a step{copies}, "
-        f"optimizer {plan.optimizer}; "
+        f"optimizer {plan.optimizer}{_tf32(plan.cluster)}; "
         f"traced by {plan.frontend}",
     ]
     return Text.assemble((lines[0], "bold"), "\n", (lines[1], "dim"))
+
+
+def _tf32(cluster: Cluster) -> str:
+    """How float32 products run, where the user said so."""
+    said = {device.tf32 for device in cluster.devices} - {CUDNN}
+    return "".join(f", float32 products in {'TF32' if classes else 'float32'}" for classes in said)
 
 
 def cluster_text(cluster: Cluster) -> str:
