@@ -74,6 +74,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class PairLink:
+    """The link between two ranks, both ways, where it is another than most."""
+
+    ranks: tuple[int, int]
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Devices in rank order, grouped into nodes, with the links inside and between nodes."""
 
@@ -84,15 +92,26 @@ class Cluster:
     between: Link
     assumed: bool = False
     """True where nobody named this cluster; plans say so."""
+    pairs: tuple[PairLink, ...] = ()
+    """Links that are neither as most inside a node nor as most between nodes."""
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise ArgumentError("a cluster needs at least one device")
         if self.devices_per_node < 1:
             raise ArgumentError(f"devices_per_node is {self.devices_per_node}; give 1 or more")
+        ranks = range(len(self.devices))
+        for pair in self.pairs:
+            if len(set(pair.ranks)) < 2 or not set(pair.ranks) <= set(ranks):
+                raise ArgumentError(
+                    f"a link between ranks {pair.ranks}: there are {len(ranks)} devices"
+                )
 
     def link(self, rank: int, other: int) -> Link:
         """The link from one rank's device to another's."""
+        for pair in self.pairs:
+            if {rank, other} == set(pair.ranks):
+                return pair.link
         same_node = rank // self.devices_per_node == other // self.devices_per_node
         return self.inside if same_node else self.between
 
@@ -107,7 +126,8 @@ class Cluster:
                 f"the plan needs {n_devices} devices and the cluster {self.name} has "
                 f"{len(self.devices)}; ask for fewer stages or give a larger cluster"
             )
-        return replace(self, devices=self.devices[:n_devices])
+        pairs = tuple(pair for pair in self.pairs if max(pair.ranks) < n_devices)
+        return replace(self, devices=self.devices[:n_devices], pairs=pairs)
 
     def running(self, dtype: str | None) -> Cluster:
         """The cluster as it runs float32 models in `dtype`.

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from stagecut.choosing import Wish, check_wish, decide
+from stagecut.clusters import find_cluster
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
 from stagecut.frontend import derive_example, trace
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
-from stagecut.ir.devices import cluster as named_cluster
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
@@ -57,7 +57,7 @@ def partition(
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     method: str = "auto",
-    cluster: Cluster | str | None = None,
+    cluster: Cluster | str | Path | None = None,
     schedule: ScheduleLike = "1f1b",
     n_microbatches: int | str | None = None,
     batch_size: int | None = None,
@@ -83,8 +83,9 @@ def partition(
         example_kwargs: Keyword inputs of one micro-batch.
         method: `auto`, `dp`, `metis`, `exact`, or a baseline: `uniform`, `parameters`, `layers`,
             `tree`.
-        cluster: The devices and links to plan for, or their name (`"H100"`, `"p4d"`). Without it,
-            A100-80GB in nodes of 8 are assumed, and the plan says so.
+        cluster: The devices and links to plan for, their name (`"H100"`, `"p4d"`), or a TOML file
+            (`stagecut.ir.clusterfile`), which `stagecut profile --links` writes. Without it, the
+            GPUs that are present, else A100-80GB in nodes of 8; then the plan says so.
         schedule: `1f1b`, `gpipe`, `interleaved`, `zero_bubble`, `zb_v`, `dualpipe_v`, `forward`;
             or your own: a file of actions, its text, or a function (stages, devices, micro-batches)
             that returns a `Schedule`. It is checked before anything runs. `auto` takes the fastest
@@ -116,7 +117,7 @@ def partition(
         InfeasibleError: nothing satisfies the constraints; says which term is too big, and where.
     """
     _check_count(n_gpus)
-    devices = _cluster(cluster, n_gpus).running(dtype)
+    devices = find_cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})
     args, kwargs, assumed = _example(model, example_args, example_kwargs)
@@ -234,10 +235,6 @@ def pipeline(
 def _check_count(n_gpus: int) -> None:
     if not isinstance(n_gpus, int) or n_gpus < 1:
         raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
-
-
-def _cluster(given: Cluster | str | None, n_gpus: int) -> Cluster:
-    return given.first(n_gpus) if isinstance(given, Cluster) else named_cluster(given, n_gpus)
 
 
 def _profile(cost: str | Path, graph: Graph, cluster: Cluster, training: bool) -> Profile | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stagecut.ir.device import Cluster, Link
+from stagecut.ir.device import Cluster, Link, PairLink
 
 
 def pipeline_cluster(cluster: Cluster, replicas: int) -> Cluster:
@@ -19,6 +19,11 @@ def pipeline_cluster(cluster: Cluster, replicas: int) -> Cluster:
         cluster,
         devices=cluster.devices[::replicas],
         devices_per_node=max(1, cluster.devices_per_node // replicas),
+        pairs=tuple(
+            PairLink((pair.ranks[0] // replicas, pair.ranks[1] // replicas), pair.link)
+            for pair in cluster.pairs
+            if not any(rank % replicas for rank in pair.ranks)
+        ),
     )
 
 
@@ -26,7 +31,13 @@ def copies_link(cluster: Cluster, replicas: int) -> Link | None:
     """The slowest link among the copies of a stage; None where there is one copy."""
     if replicas == 1:
         return None
-    return cluster.inside if cluster.devices_per_node % replicas == 0 else cluster.between
+    links = [
+        cluster.link(rank, other)
+        for rank in range(len(cluster.devices))
+        for other in range(rank + 1, rank - rank % replicas + replicas)
+        if other < len(cluster.devices)
+    ]
+    return min(links, key=lambda link: link.bytes_per_second, default=None)
 
 
 def copies_seconds(link: Link, n_bytes: float, replicas: int) -> float:
