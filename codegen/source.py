@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stagecut.codegen.statements import body
+from stagecut.codegen.statements import DECISION, body
 from stagecut.codegen.wiring import StageWiring
 from stagecut.ir.graph import Graph, Weight
 from stagecut.ir.program import Port
@@ -56,6 +56,17 @@ def opaque(root: Scope, name: str):
     """A place for a module of the user's own; whoever loads the stage puts it there."""
     place(root, f"{name}.forward")
 '''
+_EXPECT = '''
+
+def expect(tensor: torch.Tensor, value, place: str):
+    """Data has to decide as it did when the model was planned."""
+    found = tensor.tolist()
+    if found != value:
+        raise ValueError(
+            f"{place} decides by data: it was {value} when planned and is {found} now; put what "
+            "decides into a module of its own, which then runs as it is"
+        )
+'''
 _RESEED = '''
     def reseed(self, op: int, device: torch.device) -> None:
         """Makes an op's draws depend on step and micro-batch, and not on where the model is cut."""
@@ -85,7 +96,7 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
             "from torch import nn",
             *(["from torch.utils.checkpoint import checkpoint"] if "checkpoint(" in text else []),
             *(["", "aten = torch.ops.aten"] if "aten." in text else []),
-            _SCOPE.rstrip("\n") + _OPAQUE if stage_modules(stage) else _SCOPE,
+            _helpers(stage),
             "",
             f"class {class_name(stage.index)}(Scope):",
             f'    """{_span(stage)}"""',
@@ -102,6 +113,12 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
             "",
         ]
     )
+
+
+def _helpers(stage: StageWiring) -> str:
+    opaque = _OPAQUE if stage_modules(stage) else ""
+    decides = _EXPECT if any(op.target == DECISION for op in stage.ops) else ""
+    return "\n".join(part.rstrip("\n") for part in (_SCOPE, opaque, decides) if part) + "\n"
 
 
 def class_name(index: int) -> str:

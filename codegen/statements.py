@@ -27,6 +27,9 @@ from stagecut.ir.graph import (
 )
 from stagecut.ir.types import TensorType
 
+DECISION = "stagecut.expect.default"
+"""The target of a check that data decides as it did in the example."""
+
 
 def body(stage: StageWiring, draws: Mapping[str, int]) -> list[str]:
     """The statements of a stage's forward, indented for a method.
@@ -150,6 +153,8 @@ def statement(op: Op) -> str:
     if op.target == "stagecut.refuse":
         return f"raise NotImplementedError({expression(op.args[0])})"
     args = [expression(arg) for arg in op.args]
+    if op.target == DECISION:
+        return f"expect({', '.join(map(expression, op.args))})"
     if op.target == "operator.getitem" and op.args[1] == ByMode(0, 1):
         # Not an index: of the two values only one exists in each mode.
         train, evaluation = map(expression, op.args[0])  # type: ignore[arg-type]

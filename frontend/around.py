@@ -1,20 +1,38 @@
-"""Traces a model whole, or around those of its modules that cannot be traced."""
+"""Traces a model whole, or around what cannot be traced.
+
+whole ──fails in a module──▶ around it, as one op ──fails in the model itself──▶ its decisions by
+data as the example takes them, each checked whenever the stage runs
+"""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from torch import nn
 
+from stagecut.frontend.decisions import Decision, Recorded, Recorder
 from stagecut.frontend.example import Example
+from stagecut.frontend.explaining import ExampleFails
 from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.opaque import Unfit, opaque_modules
+from stagecut.frontend.running import can_run, one_row_more, run
 from stagecut.ir.errors import TraceError
 
-_ATTEMPTS = 12
+FRONTENDS = ("auto", "export", "symbolic", "recorded")
+_ATTEMPTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a trace goes around."""
+
+    opaque: tuple[str, ...] = ()
+    """Paths of the modules that are one op each."""
+    recorded: Recorded | None = None
+    """Whose decisions by data are those of the example; None: nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,52 +40,123 @@ class Around:
     """A trace, and what it went around."""
 
     exported: Exported
-    opaque: tuple[str, ...]
-    """Paths of the modules that are one op each."""
+    means: Means
     reasons: tuple[str, ...]
     """Why, one a failure."""
+    decisions: tuple[Decision, ...] = ()
+    """What the example decided, where `means.recorded`."""
 
 
-def export_around(model: nn.Module, example: Example, opaque: tuple[str, ...] = ()) -> Around:
-    """The model's trace; modules that cannot be traced become one op each.
+def export_around(
+    model: nn.Module, example: Example, frontend: str, means: Means | None = None
+) -> Around:
+    """The model's trace, around what stands in its way.
 
     Args:
         model: In the mode it is traced in.
         example: What it is traced with.
-        opaque: Paths of modules known to be untraceable.
+        frontend: `export`, only whole; `symbolic`, modules that cannot be traced become one op
+            each; `recorded`, decisions by data are those of the example; `auto`, in this order.
+        means: What is known to be needed.
 
     Raises:
-        TraceError: the first failure, where no part of the model can be set aside for it.
+        ExampleFails: the model raises on the example.
+        TraceError: the first failure, where no means helps.
     """
+    means = means or Means(recorded=Recorded(None) if frontend == "recorded" else None)
     reasons: list[str] = []
     first: TraceError | None = None
     for _ in range(_ATTEMPTS):
+        following: Means | None
         try:
-            with opaque_modules(model, example, opaque):
-                found = export(model, example, lengths=not opaque)
-            return Around(found, opaque, tuple(reasons))
+            return _attempt(model, example, means, tuple(reasons), again=first is not None)
+        except ExampleFails:
+            raise
         except Unfit as error:
-            wider = _parent(error.path)
             reasons.append(str(error))
-            opaque = _with(opaque, [wider]) if wider else ()
+            following = _wider(means, error.path)
         except TraceError as error:
             first = first or error
-            if isinstance(error.__cause__, Unfit):
-                wider = _parent(error.__cause__.path)
-                opaque = _with(opaque, [wider]) if wider else ()
+            cause = error.__cause__
+            if isinstance(cause, Unfit):
+                following = _wider(means, cause.path)
             else:
                 reasons.append("\n".join(str(error).splitlines()[:3]))
-                opaque = _with(opaque, _alike(model, _culprit(model, error, opaque)))
-        if not opaque:
+                following = _aside(model, means, _culprit(model, error, means.opaque))
+        if frontend == "export":
             break
-    raise first or TraceError("\n".join(reasons))
+        if following is None and frontend != "symbolic":
+            following = _recording(means)
+        if following is None:
+            break
+        means = following
+    _check_runs(model, example)
+    failure = first or TraceError("\n".join(reasons))
+    if means.recorded and reasons[-1] not in str(failure):
+        raise TraceError(f"{failure}\n  Nor as the example decides: {reasons[-1]}") from failure
+    raise failure
 
 
-def _with(opaque: tuple[str, ...], paths: list[str]) -> tuple[str, ...]:
-    """The paths joined, without those inside others; () where nothing is new."""
-    joined = dict.fromkeys((*opaque, *paths))
-    outer = [p for p in joined if not any(p.startswith(f"{q}.") for q in joined)]
-    return () if tuple(outer) == opaque else tuple(outer)
+def _attempt(
+    model: nn.Module, example: Example, means: Means, reasons: tuple[str, ...], *, again: bool
+) -> Around:
+    recorder = _recorder(model, example, means)
+    if recorder and again and not recorder.decisions:
+        raise TraceError("the model takes no decision by data that could be recorded")
+    with opaque_modules(model, example, means.opaque):
+        exported = export(model, example, lengths=means == Means(), recorder=recorder)
+    decisions = tuple(dict.fromkeys(recorder.repeated)) if recorder else ()
+    return Around(exported, means, reasons, decisions)
+
+
+def _recorder(model: nn.Module, example: Example, means: Means) -> Recorder | None:
+    """The decisions of a run, which those of a run with one row more have to equal."""
+    if means.recorded is None:
+        return None
+    recorder = Recorder(model, means.recorded)
+    aside = {path: recorder.aside(model.get_submodule(path).forward) for path in means.opaque}
+    run(model, example, one_row_more(example), aside, recorder.noting())
+    more = recorder.decisions
+    run(model, example, example.kwargs, aside, recorder.noting())
+    for here, there in zip(recorder.decisions, more, strict=False):
+        if here != there:
+            raise TraceError(
+                f"{here.place} decides by data, `{here.line}`: {here.value} on the example and "
+                f"{there.value} with its first row once more, so neither can stand for every batch"
+            )
+    return recorder
+
+
+def _check_runs(model: nn.Module, example: Example) -> None:
+    """Raises what the model itself raises on the example, if it does."""
+    if can_run(model):
+        run(model, example, example.kwargs, {})
+
+
+def _wider(means: Means, path: str) -> Means | None:
+    """The parent of a module that cannot be one op becomes one; None where that is the model."""
+    return _with(means, [_parent(path)]) if _parent(path) else None
+
+
+def _aside(model: nn.Module, means: Means, path: str) -> Means | None:
+    return _with(means, _alike(model, path))
+
+
+def _recording(means: Means) -> Means | None:
+    """The next best: the model's own decisions are recorded, then everyone's, then numbers too."""
+    recorded = means.recorded
+    if recorded is None:
+        return replace(means, recorded=Recorded(frozenset({""})))
+    if not recorded.numbers:
+        return replace(means, recorded=Recorded(recorded.owners, numbers=True))
+    return Means((), Recorded(None, numbers=True)) if recorded.owners is not None else None
+
+
+def _with(means: Means, paths: list[str]) -> Means | None:
+    """More paths, without those inside others; None where nothing is new."""
+    joined = dict.fromkeys((*means.opaque, *paths))
+    outer = tuple(p for p in joined if not any(p.startswith(f"{q}.") for q in joined))
+    return None if outer == means.opaque else replace(means, opaque=outer)
 
 
 def _parent(path: str) -> str:
@@ -91,7 +180,7 @@ def _culprit(model: nn.Module, error: BaseException, opaque: tuple[str, ...]) ->
     cause: BaseException | None = error.__cause__ or error
     for frame in _frames(cause):
         name = paths.get(id(frame.f_locals.get("self")))
-        if name and frame.f_code.co_name == "forward" and name not in opaque:
+        if name and frame.f_code.co_name in ("forward", "_call_impl") and name not in opaque:
             running = name
     return running
 

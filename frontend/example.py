@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from stagecut.frontend.records import register_dataclasses
 from stagecut.frontend.trees import flatten, leaf_paths, unflatten
 from stagecut.ir.errors import ArgumentError
 
@@ -53,8 +54,10 @@ def prepare(
     """
     named = by_keyword(model, args, dict(kwargs))
     named |= _quiet_defaults(model, named)
+    register_dataclasses(named)
     leaves, tree = flatten(named)
     paths = leaf_paths(named)
+    _check_kinds(leaves, paths)
     unknown = sorted(set(split) - set(paths) - {path.split("[")[0] for path in paths})
     if unknown:
         raise ArgumentError(
@@ -104,6 +107,20 @@ def positional_parameters(model: nn.Module) -> list[str]:
     return [p.name for p in signature.parameters.values() if p.kind in kinds]
 
 
+def _check_kinds(leaves: Sequence[Any], paths: Sequence[str]) -> None:
+    faults = [
+        f"  {path} is a {shown_value(leaf)}"
+        for path, leaf in zip(paths, leaves, strict=True)
+        if not isinstance(leaf, torch.Tensor | bool | int | float | str | None)
+    ]
+    if faults:
+        raise ArgumentError(
+            "inputs must be tensors, numbers, strings or None, in tuples, lists, dicts and "
+            "dataclasses:\n" + "\n".join(faults) + "\n  An array becomes a tensor by "
+            "torch.from_numpy; a class of your own is declared with torch.export.register_dataclass"
+        )
+
+
 def _quiet_defaults(model: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
     """A key-value cache in the output is no tensor tree and of no use to training: leave it out."""
     cached = getattr(getattr(model, "config", None), "use_cache", False)
@@ -133,6 +150,12 @@ def _is_batched(path: str, leaf: Any, rows: int, split: Mapping[str, int | None]
             "the input, or give None to pass it whole"
         )
     return bool(leaf.shape[0] == rows)
+
+
+def shown_value(value: Any) -> str:
+    """A value in a few words, however large: `ndarray (40, 6)`."""
+    shape = getattr(value, "shape", None)
+    return f"{type(value).__name__}{f' {tuple(shape)}' if shape is not None else ''}"
 
 
 def _device(model: nn.Module) -> torch.device | None:

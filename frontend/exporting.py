@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,12 @@ from torch import nn
 
 from stagecut.frontend.assigned import assigned_attributes
 from stagecut.frontend.checkpoints import marked_checkpoints
+from stagecut.frontend.decisions import Recorder
 from stagecut.frontend.example import Example
+from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import SpeedHints
-from stagecut.frontend.sources import is_users, short_path
+from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
@@ -44,19 +45,21 @@ class Exported:
     notes: tuple[str, ...]
 
 
-def export(model: nn.Module, example: Example, *, lengths: bool = True) -> Exported:
+def export(
+    model: nn.Module, example: Example, *, lengths: bool = True, recorder: Recorder | None = None
+) -> Exported:
     """The model's graph, sizes symbolic where the model allows it.
 
     Symbolic are the batch and, if `lengths`, the lengths of tokens and of series; other sizes are
-    the example's.
+    the example's. A `recorder` repeats the decisions that a run took by data.
 
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
     with assigned_attributes() as assigned:
-        program, notes = _with_lengths(model, example) if lengths else (None, ())
+        program, notes = _with_lengths(model, example, recorder) if lengths else (None, ())
         if program is None:
-            program = _export(model, example, lengths=False)
+            program = _export(model, example, recorder, lengths=False)
     notes += tuple(
         f"forward assigns the tensor {name}, which is no buffer: stages keep the one from before; "
         "register it with register_buffer and write into it"
@@ -72,7 +75,7 @@ def export(model: nn.Module, example: Example, *, lengths: bool = True) -> Expor
 
 
 def _with_lengths(
-    model: nn.Module, example: Example
+    model: nn.Module, example: Example, recorder: Recorder | None
 ) -> tuple[torch.export.ExportedProgram | None, tuple[str, ...]]:
     """The trace with symbolic lengths, or None where they have to be the example's, and why."""
     lengths = sorted({n for leaf, _ in _leaves(example) for n in _lengths(leaf).values() if n > 1})
@@ -84,10 +87,10 @@ def _with_lengths(
         return None, (f"the lengths of the inputs are those of the example ({shown}): with "
                       f"{n_modules} modules, tracing others too takes long",)  # fmt: skip
     try:
-        program = _export(model, example, lengths=True)
+        program = _export(model, example, recorder, lengths=True)
     except TraceError:
         # It may be the lengths, or the model: the trace without them tells.
-        program = _export(model, example, lengths=False)
+        program = _export(model, example, recorder, lengths=False)
         return program, ("the lengths of the inputs are those of the example: tracing others "
                          "failed",)  # fmt: skip
     limits = _limits(program)
@@ -101,21 +104,34 @@ def _with_lengths(
     return program, (f"the model fixes lengths of its inputs: {', '.join(fixed)}",)
 
 
-def _export(model: nn.Module, example: Example, *, lengths: bool) -> torch.export.ExportedProgram:
+def _export(
+    model: nn.Module, example: Example, recorder: Recorder | None, *, lengths: bool
+) -> torch.export.ExportedProgram:
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     for leaf, batched in _leaves(example):
         free = [0] * batched + (list(_lengths(leaf)) if lengths else [])
         if free:
             shapes[leaf] = dict.fromkeys(free, torch.export.Dim.AUTO)
-    try:
-        with _quiet(), marked_checkpoints(), SpeedHints(), _default_device(example):
+
+    def attempt() -> torch.export.ExportedProgram:
+        repeating = recorder.repeating() if recorder else contextlib.nullcontext()
+        with _quiet(), marked_checkpoints(), repeating, SpeedHints(), _default_device(example):
             return torch.export.export(
                 model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )
+
+    try:
+        try:
+            return attempt()
+        except Exception as error:
+            if not unknown_output(error):
+                raise
+            with registered_outputs(model):
+                return attempt()
     except TraceError:
         raise
     except Exception as error:
-        raise TraceError(_explain(model, error)) from error
+        raise cannot_trace(model, error) from error
 
 
 def _limits(program: torch.export.ExportedProgram) -> dict[int, tuple[int, int]]:
@@ -173,37 +189,3 @@ def _default_device(example: Example) -> contextlib.AbstractContextManager[objec
     """Where the inputs are on the meta device, what forward makes without a device is too."""
     on_meta = any(isinstance(leaf, torch.Tensor) and leaf.is_meta for leaf, _ in _leaves(example))
     return torch.device("meta") if on_meta else contextlib.nullcontext()
-
-
-def _explain(model: nn.Module, error: Exception) -> str:
-    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    lines = [f"{type(model).__name__} cannot be traced: {type(error).__name__}: {first[:300]}"]
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
-    if frames:
-        frame = frames[-1]
-        lines += [f"  at {short_path(frame.filename)}:{frame.lineno}, in {frame.name}"]
-        lines += [f"    {frame.line}"] if frame.line else []
-    return "\n".join([*lines, _remedy(str(error))])
-
-
-def _remedy(message: str) -> str:
-    if "data-dependent" in message or "unbacked" in message or "u0" in message:
-        return (
-            "  A Python branch, loop or shape depends on the values of a tensor. Use torch.where "
-            "or masking; or put the part that decides into a module of its own, which then runs "
-            "as it is, uncut."
-        )
-    if "igher order operator" in message:
-        return (
-            "  torch.cond and its kin have bodies that cannot be cut; compute both sides and "
-            "choose with torch.where."
-        )
-    if "pytree" in message or "register" in message:
-        return (
-            "  Register the container with torch.export.register_dataclass, or return tensors, "
-            "tuples, lists and dicts."
-        )
-    return (
-        "  Check first that model(*example_args, **example_kwargs) runs as it is. Torch's own "
-        "account is this exception's __cause__."
-    )

@@ -6,6 +6,7 @@ A device baked into the trace becomes the stage's device.
 
 from __future__ import annotations
 
+import json
 import keyword
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from torch import fx, nn
 
 from stagecut.frontend import effects, symbols
 from stagecut.frontend.checkpoints import region_of
+from stagecut.frontend.decisions import TARGET as DECISION
+from stagecut.frontend.dtypes import check_operands
 from stagecut.frontend.modes import counts_batches, mode_arguments
 from stagecut.frontend.opaque import TARGET as OPAQUE
 from stagecut.frontend.opaque import call_of
@@ -103,6 +106,8 @@ class Lowering:
             self.values[node] = size
         elif target == OPAQUE:
             self._opaque(node, context)
+        elif target == DECISION:
+            self._decision(node, context)
         else:
             self._op(node, target, context)
 
@@ -121,6 +126,16 @@ class Lowering:
             )
         )  # fmt: skip
         self.values[node] = tuple(Ref(value.name) for value in results)
+
+    def _decision(self, node: fx.Node, context: tuple[Context, ...]) -> None:
+        """A check that data decides as it did in the example."""
+        tensor, value, place = node.args
+        expected = _literal(json.loads(str(value)))
+        args = (self.argument(tensor), expected, str(place))
+        name, source = self.fresh(node.name), source_of(node)
+        self.ops.append(
+            Op(name, DECISION, args, scope=scope_of(node), source=source, context=context)
+        )
 
     def _region(self, node: fx.Node, owner: fx.GraphModule, context: tuple[Context, ...]) -> Any:
         name = str(node.target)
@@ -143,6 +158,7 @@ class Lowering:
         return self.run(inner, (*context, region))
 
     def _op(self, node: fx.Node, target: str, context: tuple[Context, ...]) -> None:
+        check_operands(node, context)
         scope = scope_of(node)
         if counts_batches(node, scope, self.model):
             context = (Mode(True), *context)
@@ -214,6 +230,10 @@ class Lowering:
         raise TraceError(
             f"an argument of type {type(arg).__name__} cannot be written into a stage: {arg!r}"
         )
+
+
+def _literal(value: Any) -> Arg:
+    return tuple(map(_literal, value)) if isinstance(value, list) else value
 
 
 def _given(item: Any, tensors: tuple[Arg, ...]) -> Arg:

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from stagecut.frontend.example import Example
-from stagecut.frontend.trees import Tree, flatten, map_leaves, unflatten
-from stagecut.ir.errors import TraceError
+from stagecut.frontend.running import one_row_more, replaced, run
+from stagecut.frontend.trees import Tree, flatten, unflatten
 
 TARGET = "stagecut.module.default"
 _PLAIN = (bool, int, float, str, type(None))
@@ -66,16 +65,17 @@ def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> 
     Raises:
         Unfit: names a module that cannot be one op; its parent may.
         TraceError: the example cannot be run to see what the modules make of it.
+        ExampleFails: the model raises when it is run.
     """
     if not paths:
         yield
         return
     _check_buffers(model, paths)
     rows = example.rows if example.rows > 1 else 2
-    first = _run(model, example.kwargs, paths)
-    second = _run(model, _one_row_more(example), paths)
+    first = _watch(model, example, example.kwargs, paths)
+    second = _watch(model, example, one_row_more(example), paths)
     stubs = {path: _stub(path, first[path], second[path], rows) for path in paths}
-    with _forwards(model, stubs):
+    with replaced(model, stubs):
         yield
 
 
@@ -93,29 +93,11 @@ def _check_buffers(model: nn.Module, paths: Sequence[str]) -> None:
             raise Unfit(path, "it is used under two names and has buffers")
 
 
-@contextmanager
-def _forwards(model: nn.Module, stubs: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Puts other functions in the place of some modules' forward, and takes them away again."""
-    changed = []
-    try:
-        for path, stub in stubs.items():
-            module = model.get_submodule(path)
-            changed.append((module, vars(module).get("forward")))
-            module.forward = stub
-        yield
-    finally:
-        for module, before in changed:
-            del module.forward
-            if before is not None:
-                module.forward = before
-
-
-def _run(model: nn.Module, kwargs: Mapping[str, Any], paths: Sequence[str]) -> dict[str, _Seen]:
-    """One forward of the example on copies of the buffers; the user's generator stays."""
+def _watch(
+    model: nn.Module, example: Example, kwargs: Mapping[str, Any], paths: Sequence[str]
+) -> dict[str, _Seen]:
+    """What the modules at `paths` get and give in one run."""
     seen = {path: _Seen() for path in paths}
-    tensors = [*model.parameters(), *model.buffers()]
-    if any(tensor.is_meta for tensor in tensors):
-        raise TraceError("its weights are on the meta device, so it cannot be run to find out")
 
     def watching(path: str) -> Callable[..., Any]:
         forward = model.get_submodule(path).forward
@@ -130,25 +112,8 @@ def _run(model: nn.Module, kwargs: Mapping[str, Any], paths: Sequence[str]) -> d
 
         return call
 
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    watched = _forwards(model, {path: watching(path) for path in paths})
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), watched:
-        functional_call(model, buffers, (), map_leaves(_own, dict(kwargs)))
+    run(model, example, kwargs, {path: watching(path) for path in paths})
     return seen
-
-
-def _one_row_more(example: Example) -> dict[str, Any]:
-    leaves, tree = flatten(example.kwargs)
-    more = [
-        torch.cat([leaf, leaf[:1]]) if own else leaf
-        for leaf, own in zip(leaves, example.batched, strict=True)
-    ]
-    grown: dict[str, Any] = unflatten(more, tree)
-    return grown
-
-
-def _own(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _shape(leaf: Any) -> tuple[int, ...] | None:

@@ -12,7 +12,8 @@ from torch import nn
 
 from stagecut.frontend import symbols
 from stagecut.frontend.align import NoMatch, align, refuse_eval
-from stagecut.frontend.around import Around, export_around
+from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
+from stagecut.frontend.checking import check_repeats
 from stagecut.frontend.example import Example, prepare
 from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
@@ -22,7 +23,7 @@ from stagecut.frontend.sources import short_path
 from stagecut.frontend.splitting import whole_inputs
 from stagecut.frontend.trees import dump_tree, flatten, leaf_paths
 from stagecut.frontend.weights import WeightTable, weight_table
-from stagecut.ir.errors import TraceError
+from stagecut.ir.errors import ArgumentError, TraceError
 from stagecut.ir.graph import Graph, Input, Range, Ref, Value
 from stagecut.ir.verify import verify
 
@@ -34,9 +35,9 @@ class Traced:
     graph: Graph
     constants: Mapping[str, torch.Tensor]
     """Weights of kind `constant`, which the model's state does not have."""
-    opaque: tuple[str, ...] = ()
-    """Paths of the modules that are one op each, because they cannot be traced."""
-    frontend: str = "torch.export"
+    means: Means
+    """What the trace goes around."""
+    frontend: str
     """How it was traced, and why."""
 
 
@@ -47,17 +48,20 @@ def trace(
     *,
     training: bool = True,
     split: Mapping[str, int | None] | None = None,
+    frontend: str = "auto",
 ) -> Traced:
     """Traces a model with one micro-batch of inputs, which may be on the meta device.
 
     The model is left as it was: its mode, buffers and hooks.
 
     Raises:
-        ArgumentError: the example does not fit the model.
-        TraceError: torch.export cannot trace the model; names the user's line.
+        ArgumentError: the example does not fit the model, or there is no such frontend.
+        TraceError: the model cannot be traced, or fails on the example; names the user's line.
     """
+    if frontend not in FRONTENDS:
+        raise ArgumentError(f"no frontend {frontend!r}; choose {', '.join(FRONTENDS)}")
     example = prepare(model, args, kwargs or {}, split or {})
-    traced = _traced(model, example, training, split or {})
+    traced = _traced(model, example, training, split or {}, frontend)
     if training and (places := mode_reads(model)):
         traced = replace(traced, graph=_in_both_modes(model, example, traced, places, split or {}))
     return replace(traced, graph=verify(traced.graph))
@@ -68,31 +72,47 @@ def _traced(
     example: Example,
     training: bool,
     split: Mapping[str, int | None],
-    opaque: tuple[str, ...] = (),
+    frontend: str,
+    means: Means | None = None,
 ) -> Traced:
     with _mode(model, training):
-        around = export_around(model, example, opaque)
+        around = export_around(model, example, frontend, means)
+        if around.means.recorded is not None:
+            check_repeats(model, example, around.exported.program)
         exported = around.exported
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
-    if around.opaque:
-        graph = replace(graph, notes=(*graph.notes, f"traced with {_account(around)}"))
+    notes = (*graph.notes, *_notes(around))
+    graph = replace(graph, notes=notes)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
     graph = renamed(whole_inputs(graph, split))
-    return Traced(graph, constants, around.opaque, _account(around))
+    return Traced(graph, constants, around.means, _account(around))
 
 
 def _account(around: Around) -> str:
     """How a model was traced, and why not whole."""
-    if not around.opaque:
-        return "torch.export"
-    n, shown = len(around.opaque), ", ".join(around.opaque[:3])
-    more = ", …" if n > 3 else ""
-    return f"torch.export around {n} modules that run as they are ({shown}{more}): " + "; ".join(
-        reason.replace("\n", " ") for reason in around.reasons
-    )
+    opaque, decisions = around.means.opaque, around.decisions
+    ways = []
+    if opaque:
+        more = ", …" if len(opaque) > 3 else ""
+        ways += [
+            f"around {len(opaque)} modules that run as they are ({', '.join(opaque[:3])}{more})"
+        ]
+    if decisions:
+        ways += [f"with {len(decisions)} decisions by data as the example takes them"]
+    whole = " ".join(["torch.export", *ways[:1], *(f"and {way}" for way in ways[1:])])
+    reasons = "; ".join(reason.replace("\n", " ") for reason in around.reasons)
+    return f"{whole}: {reasons}" if ways and reasons else whole
+
+
+def _notes(around: Around) -> list[str]:
+    traced = [f"traced with {_account(around)}"] if around.means.opaque else []
+    return traced + [
+        f"forward decides by data at {decision}: a micro-batch that decides otherwise raises"
+        for decision in around.decisions
+    ]
 
 
 def _in_both_modes(
@@ -104,7 +124,7 @@ def _in_both_modes(
 ) -> Graph:
     """The training graph, able to run in eval mode too; or refusing to, where it cannot be."""
     try:
-        evaluated = _traced(model, example, False, split, train.opaque)
+        evaluated = _traced(model, example, False, split, "auto", train.means)
         if not _equal(train.constants, evaluated.constants):
             raise NoMatch("tensors that its code makes differ between train and eval mode")
         return align(train.graph, evaluated.graph)
@@ -194,14 +214,9 @@ def _inputs(
             value = Value(lowering.fresh(node.name), symbols.type_of(node.meta["val"]))
             lowering.values[node] = Ref(value.name)
             found.append(Input(path, value, 0 if batched else None))
-        elif leaf is None or isinstance(leaf, bool | int | float | str):
+        else:
             lowering.values[node] = leaf
             found.append(Input(path, None, None, leaf))
-        else:
-            raise TraceError(
-                f"the input {path} is a {type(leaf).__name__}; give tensors, numbers, strings or "
-                "None, in tuples, lists and dicts"
-            )
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ purpose but does not call public; `tests/frontend/test_trees.py` notices when it
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import namedtuple
@@ -57,8 +58,8 @@ def dump_tree(tree: Tree) -> str:
 def load_tree(text: str) -> Tree:
     """The tree that `dump_tree` wrote.
 
-    A named tuple gets its own class where that is imported already, else one of the same name and
-    fields: reading a tree imports nothing.
+    A named tuple or a dataclass gets its own class where that is imported already, else one of the
+    same name and fields: reading a tree imports nothing.
     """
     return _loaded(json.loads(text))
 
@@ -75,6 +76,12 @@ def _dumped(tree: Tree) -> Any:
     try:
         return {"node": json.loads(pytree.treespec_dumps(alone)), "of": children}
     except NotImplementedError as error:
+        if dataclasses.is_dataclass(tree.type):
+            kind: Any = tree.type
+            return {
+                "dataclass": [kind.__module__, kind.__qualname__, *tree.context],
+                "of": children,
+            }
         raise TraceError(
             f"the model's inputs or outputs hold a container that cannot be written down: {error}; "
             "register it with torch.export.register_dataclass(cls, serialized_type_name=...)"
@@ -87,17 +94,36 @@ def _loaded(data: Any) -> Tree:
     children = [_loaded(child) for child in data["of"]]
     if "tuple" in data:
         return pytree.TreeSpec(namedtuple, _named_tuple(*data["tuple"]), children)
+    if "dataclass" in data:
+        module, name, filled, empty = data["dataclass"]
+        return pytree.TreeSpec(_dataclass(module, name, filled + empty), [filled, empty], children)
     alone = pytree.treespec_loads(json.dumps(data["node"]))
     return pytree.TreeSpec(alone.type, alone.context, children)
 
 
 def _named_tuple(module: str, name: str, *fields: str) -> type:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = _imported(module, name)
     if isinstance(found, type) and getattr(found, "_fields", None) == fields:
         return found
     return namedtuple(name.rpartition(".")[2], fields)
+
+
+def _dataclass(module: str, name: str, fields: list[str]) -> type:
+    """The class itself where it is imported, else one of the same name and fields; registered."""
+    found = _imported(module, name)
+    same = isinstance(found, type) and dataclasses.is_dataclass(found)
+    if not same or {field.name for field in dataclasses.fields(found) if field.init} != set(fields):
+        found = dataclasses.make_dataclass(name.rpartition(".")[2], fields)
+    if found not in pytree.SUPPORTED_NODES:
+        pytree.register_dataclass(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _imported(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def keyword_leaves(tree: Tree, paths: Sequence[str], kwargs: Mapping[str, Any]) -> list[Any]:

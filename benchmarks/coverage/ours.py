@@ -27,7 +27,7 @@ def measure(entry: Entry) -> dict[str, Any]:
     except Exception as error:  # a table of outcomes: every failure is one
         return {"fault": _first_line(error)}
     row |= {"frontend": found.frontend.split(":")[0], "nodes": len(found.graph.ops)}
-    row["opaque"] = len(found.opaque)
+    row["opaque"] = len(found.means.opaque)
     unsplit = copy.deepcopy(model)
     losses, gradients = train_unsplit(entry, unsplit, inputs)
     with traced_once():

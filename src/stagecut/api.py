@@ -27,7 +27,7 @@ from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
 from stagecut.limits import parse_limit
 from stagecut.opaque import opaque_modules
-from stagecut.partitioner import solve
+from stagecut.partitioner import solve, solve_relieved
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
     Clustering,
@@ -69,6 +69,7 @@ def partition(
     recompute: Recomputation = "auto",
     pins: Mapping[str, int] | None = None,
     split: Mapping[str, int | None] | None = None,
+    frontend: str = "auto",
     cost: str | Path = "roofline",
     time_limit: float = 10.0,
 ) -> Plan:
@@ -107,6 +108,10 @@ def partition(
             each stage's memory needs; `never`; `full`, every block.
         pins: Module paths to stages that they must be in.
         split: Inputs that every micro-batch gets whole: `{"mask": None}`.
+        frontend: How to trace: `export`, torch.export on the whole model; `symbolic`, the same
+            around modules that cannot be traced, which run as they are, uncut; `recorded`, with
+            decisions by data as the example takes them, each checked in every step. `auto` takes
+            the first that works; the plan says which, and why.
         cost: `roofline`, from the devices' published rates; `measured`, each distinct op timed on
             the device that is present; or the path of a profile that was measured elsewhere.
         time_limit: Seconds after which the search for a better cut stops, as a safety stop.
@@ -122,7 +127,7 @@ def partition(
     check_wish(wish, n_gpus, pins or {})
     args, kwargs, assumed = _example(model, example_args, example_kwargs)
 
-    traced = trace(model, args, kwargs, training=training, split=split)
+    traced = trace(model, args, kwargs, training=training, split=split, frontend=frontend)
     graph = drop_dead(out_of_place(traced.graph))
 
     def costed_at(graph: Graph) -> Costed:
@@ -162,6 +167,7 @@ def partition(
         optimizer,
         pose,
         lambda problem: solve(problem, method, time_limit),
+        lambda problem, relief: solve_relieved(problem, relief, time_limit),
     )
     fitted = fitter.fit(way.recompute, limit)
     graph, solution = fitted.graph, fitted.solution

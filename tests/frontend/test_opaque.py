@@ -126,6 +126,11 @@ def test_on_the_meta_device_the_first_error_is_raised() -> None:
         trace(model, (), X)
 
 
+def test_export_alone_refuses_them() -> None:
+    with pytest.raises(TraceError, match=r"Blocks cannot be traced.*\n  at .*test_opaque.py:\d+"):
+        trace(Blocks(), (), X, frontend="export")
+
+
 def test_it_is_not_exported(tmp_path: Path) -> None:
     model = Blocks()
     plan = stagecut.partition(model, 2, example_kwargs=X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagecut.frontend.records import register_dataclasses
 from stagecut.frontend.trees import (
     dump_tree,
     flatten,
@@ -70,6 +72,21 @@ def test_a_model_output_of_transformers_keeps_its_class() -> None:
     leaves, tree = flatten(BaseModelOutput(last_hidden_state=torch.ones(2)))
     again = unflatten(leaves, load_tree(dump_tree(tree)))
     assert type(again) is BaseModelOutput and again.hidden_states is None
+
+
+@dataclass
+class Pair:
+    x: Any
+    y: Any = None
+
+
+def test_a_dataclass_keeps_its_class_and_one_not_imported_here_gets_a_twin() -> None:
+    register_dataclasses({"pair": [Pair(1, Pair(2))]})
+    leaves, tree = flatten(Pair(1, Pair(2)))
+    text = dump_tree(tree)
+    assert leaves == [1, 2] and unflatten([3, 4], load_tree(text)) == Pair(3, Pair(4))
+    twin = unflatten([3, 4], load_tree(text.replace(__name__, "a.module.nobody.has")))
+    assert type(twin) is not Pair and (type(twin).__name__, twin.x, twin.y.y) == ("Pair", 3, None)
 
 
 def test_an_unregistered_container_is_refused_with_the_remedy() -> None:
