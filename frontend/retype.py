@@ -23,16 +23,25 @@ def rehint(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
     Symbols without a size keep the hints they have.
     """
+    known = {**_input_sizes(graph), **sizes}
 
     def change(sized: Sized) -> Sized:
-        if not symbols_of(sized.expression) <= set(sizes):
+        if not symbols_of(sized.expression) <= set(known):
             return sized
-        hint = evaluate(sized.expression, sizes)
+        hint = evaluate(sized.expression, known)
         if isinstance(sized, SymbolicDim):
             return replace(sized, hint=int(hint))
         return replace(sized, hint=hint)
 
     return _changed(graph, change)
+
+
+def _input_sizes(graph: Graph) -> dict[str, int]:
+    """The hints of the symbols that are a dimension of an input."""
+    types = [item.value.type for item in graph.inputs if item.value is not None]
+    dims = [dim for kind in types if isinstance(kind, TensorType) for dim in kind.shape]
+    symbolic = [dim for dim in dims if isinstance(dim, SymbolicDim)]
+    return {dim.expression: dim.hint for dim in symbolic if dim.expression.isidentifier()}
 
 
 def renamed(graph: Graph) -> Graph:
