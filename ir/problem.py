@@ -130,6 +130,24 @@ class Problem:
         return held + saved * float(self.in_flight[stage]) + workspace
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Relief:
+    """Memory that a stage can have for time: what recomputing each cluster frees and costs.
+
+    A stage frees a share of what its clusters can, in whole grains, and pays the same share of
+    their seconds.
+    """
+
+    seconds: FloatArray
+    """Shape [t, n]: of the forward that runs again, on each device kind."""
+    freed_bytes: FloatArray
+    """Shape [n]: no longer saved, a micro-batch in flight."""
+    replay_bytes: FloatArray
+    """Shape [n]: there again while the cluster's region runs again; a stage needs the largest."""
+    grain_bytes: float
+    """What one region frees, of those that clusters are recomputed in; 0 where any share can be."""
+
+
 def _faults(p: Problem) -> list[str]:
     n, k, t = len(p.names), p.n_stages, len(p.forward_seconds)
     shapes = {

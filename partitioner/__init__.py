@@ -3,6 +3,7 @@
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.explain import Explanation, Shift, explain
 from stagecut.partitioner.placement import Placement, solve_placed
+from stagecut.partitioner.relief import lacks_memory, solve_relieved
 from stagecut.partitioner.solve import METHODS, solve
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "Shift",
     "evaluate",
     "explain",
+    "lacks_memory",
     "solve",
     "solve_placed",
+    "solve_relieved",
 ]

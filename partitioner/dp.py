@@ -15,11 +15,13 @@ all are tried (1000 slices, refined around the cuts, where the order is longer).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
-from stagecut.ir.problem import FloatArray, IntArray, Problem
+from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
@@ -64,7 +66,14 @@ def least_missing_bytes(problem: Problem, order: IntArray) -> tuple[float, Assig
     return (cut.bottleneck, cut.assignment(order)) if cut else None
 
 
-def _best_cut(line: LinearOrder, costs: type[StageCosts]) -> Cut | None:
+def relieved_cut(problem: Problem, order: IntArray, relief: Relief) -> Cut | None:
+    """The best cut of `order` where a stage that lacks memory pays for what `relief` frees."""
+    return _best_cut(LinearOrder.of(problem, order), partial(_Relieved, relief=relief))
+
+
+def _best_cut(
+    line: LinearOrder, costs: Callable[[LinearOrder, IntArray], StageCosts]
+) -> Cut | None:
     """The best cut: of a few boundaries, then of many that can be as good, then around the cuts."""
     n = line.problem.n
     best = _solve(costs(line, _candidates(line, _FEW)), None)
@@ -90,7 +99,6 @@ class StageCosts:
         self.problem = line.problem
         self.candidates = candidates
         self._loads: dict[tuple[object, ...], FloatArray] = {}
-        self._memory: dict[float, FloatArray] = {}
 
     def load(self, stage: int) -> FloatArray:
         """Shape [q, q]: T_s[j, i] for stage position `stage`."""
@@ -103,23 +111,28 @@ class StageCosts:
             self._loads[key] = self._load(key[0], arriving, leaving)
         return self._loads[key]
 
-    def memory(self, stage: int) -> FloatArray:
-        """Shape [q, q]: peak bytes of stage position `stage`."""
-        in_flight = float(self.problem.in_flight[stage])
-        if in_flight not in self._memory:
-            grid = Grid(self.candidates, self.problem.n)
-            grid.touched(self.line.weights, self.problem.weight_bytes)
-            grid.touched(self.line.saved, self.problem.saved_bytes * in_flight)
-            workspace = self.problem.workspace_bytes[self.line.order]
-            self._memory[in_flight] = grid.sum() + range_maximum(workspace, self.candidates)
-        return self._memory[in_flight]
+    def memory(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Peak bytes of stage position `stage` where it ends and starts there."""
+        held, saved = self._memory
+        peak = saved[ends, starts] * float(self.problem.in_flight[stage])
+        peak += held[ends, starts]
+        return peak
+
+    @cached_property
+    def _memory(self) -> tuple[FloatArray, FloatArray]:
+        """Shape [q, q] each: bytes held throughout, and bytes a micro-batch in flight."""
+        held, saved = (Grid(self.candidates, self.problem.n) for _ in range(2))
+        held.touched(self.line.weights, self.problem.weight_bytes)
+        saved.touched(self.line.saved, self.problem.saved_bytes)
+        workspace = self.problem.workspace_bytes[self.line.order]
+        return held.sum() + range_maximum(workspace, self.candidates), saved.sum()
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s for stages that end and start there, infinity where one is empty or does not fit."""
         load = self.load(stage)[ends, starts].copy()
         limit = self.problem.memory_limit_bytes[stage]
         if np.isfinite(limit):
-            load[self.memory(stage)[ends, starts] > limit * LIMIT_TOLERANCE] = np.inf
+            load[self.memory(stage, ends, starts) > limit * LIMIT_TOLERANCE] = np.inf
         return self._forwards(load, ends, starts)
 
     def within(self, upper: float) -> BoolArray:
@@ -159,18 +172,56 @@ class StageCosts:
         return load
 
 
+class _Relieved(StageCosts):
+    """Adds the seconds that buy the memory an interval lacks."""
+
+    def __init__(self, line: LinearOrder, candidates: IntArray, relief: Relief) -> None:
+        super().__init__(line, candidates)
+        self._grain = relief.grain_bytes
+        self._freed = _prefix(relief.freed_bytes, line.order)[candidates]
+        self._seconds = [_prefix(row, line.order)[candidates] for row in relief.seconds]
+        self._replay = range_maximum(relief.replay_bytes[line.order], candidates)
+
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """T_s with what recomputation adds, infinity where even all of it leaves too little."""
+        load = self.load(stage)[ends, starts].copy()
+        over = self.memory(stage, ends, starts) - self.problem.memory_limit_bytes[stage]
+        lacking = over > 0
+        over += self._replay[ends, starts]
+        over /= max(float(self.problem.in_flight[stage]), 1.0)
+        freed = _between(self._freed, ends, starts)
+        seconds = _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
+        enough = over <= freed
+        if self._grain:
+            over = np.minimum(np.ceil(over / self._grain) * self._grain, freed)
+        load[lacking & ~enough] = np.inf
+        paid = lacking & enough
+        load[paid] += (over * seconds)[paid] / freed[paid]
+        return self._forwards(load, ends, starts)
+
+
 class _MissingBytes(StageCosts):
     """Counts the bytes an interval lacks in place of its seconds."""
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """Bytes above the stage's limit, infinity where the interval is empty."""
         limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
-        missing = np.maximum(self.memory(stage)[ends, starts] - limit, 0.0)
+        missing = np.maximum(self.memory(stage, ends, starts) - limit, 0.0)
         return self._forwards(missing, ends, starts)
 
     def within(self, upper: float) -> BoolArray:
         """Anywhere: bytes missing do not add up."""
         return np.ones((self.problem.n_stages + 1, len(self.candidates)), dtype=bool)
+
+
+def _prefix(figure: FloatArray, order: IntArray) -> FloatArray:
+    """Shape [n + 1]: the sum of figure [n] over the first positions."""
+    return np.concatenate([[0.0], np.cumsum(figure[order])])
+
+
+def _between(prefix: FloatArray, ends: slice, starts: slice) -> FloatArray:
+    """The sum of every interval that ends and starts there."""
+    return prefix[ends, None] - prefix[starts]
 
 
 def pin_windows(problem: Problem, order: IntArray) -> tuple[IntArray, IntArray]:

@@ -6,6 +6,7 @@ from stagecut.passes.functional import out_of_place
 from stagecut.passes.groups import Clustering
 from stagecut.passes.measuring import measure
 from stagecut.passes.memory import describe_stages, memory_of_stage
+from stagecut.passes.parts import Part, parts_of
 from stagecut.passes.problem import build_problem, stages_of_ops
 from stagecut.passes.profile import Profile, load_profile, save_profile
 from stagecut.passes.recompute import (
@@ -14,12 +15,14 @@ from stagecut.passes.recompute import (
     modules_recomputed,
     recomputable,
     recomputed,
+    relief_of,
 )
 from stagecut.passes.states import weight_bytes
 
 __all__ = [
     "Clustering",
     "Group",
+    "Part",
     "Profile",
     "annotate",
     "build_problem",
@@ -31,8 +34,10 @@ __all__ = [
     "memory_of_stage",
     "modules_recomputed",
     "out_of_place",
+    "parts_of",
     "recomputable",
     "recomputed",
+    "relief_of",
     "save_profile",
     "stages_of_ops",
     "weight_bytes",

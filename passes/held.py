@@ -38,7 +38,7 @@ def trained(graph: Graph) -> tuple[Weight, ...]:
         name
         for op in graph.ops
         if op.cost is not None and op.cost.backward_weight.kernels
-        for name in _weights(graph, [op])
+        for name in weights_of_ops(graph, [op])
     }
     return tuple(
         weight if weight.name in reached else replace(weight, trainable=False)
@@ -46,16 +46,8 @@ def trained(graph: Graph) -> tuple[Weight, ...]:
     )
 
 
-def weights_of_stage(
-    graph: Graph, stages: Sequence[Sequence[int]], index: int
-) -> tuple[Weight, ...]:
-    """The weights that a stage's ops read, each once."""
-    here = [op for op, where in zip(graph.ops, stages, strict=True) if index in where]
-    names = _weights(graph, here)
-    return tuple(weight for weight in trained(graph) if weight.name in names)
-
-
-def _weights(graph: Graph, ops: Sequence[Op]) -> set[str]:
+def weights_of_ops(graph: Graph, ops: Sequence[Op]) -> set[str]:
+    """The weights that some ops read, by name, among other names that they read."""
     names: set[str] = set()
     for op in ops:
         names.update(ref.name for ref in op_refs(op))

@@ -14,14 +14,14 @@ its ops save; where the backward first needs one of its tensors, it runs again a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stagecut.ir.graph import Graph, Op, Ref, Value, op_refs
-from stagecut.ir.types import ScalarType, TensorType
-from stagecut.passes.regions import regions
+from stagecut.ir.graph import Op, Value, op_refs
+from stagecut.ir.types import TensorType
+from stagecut.passes.parts import Part
+from stagecut.passes.regions import is_size, regions
 from stagecut.passes.replay import Replay, replay, saved_in
-from stagecut.passes.users import Users
 
 _OUTSIDE = ""
 """The owner of storages that a stage does not pay for: weights, buffers and model inputs."""
@@ -44,9 +44,9 @@ class Profile:
     """Where the weights have gradients already; `kept` is held and not counted."""
 
 
-def stage_profile(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> Profile:
-    """The profile of one stage in training; `stages` has for each op the stages that run it."""
-    stage = _Stage.of(graph, stages, index)
+def stage_profile(part: Part) -> Profile:
+    """The profile of one stage in training."""
+    stage = _Stage.of(part)
     first, later = _Backward(stage, True), _Backward(stage, False)
     first.run()
     later.run()
@@ -63,7 +63,7 @@ def stage_profile(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> 
 @dataclass(frozen=True, slots=True)
 class _Stage:
     ops: tuple[Op, ...]
-    values: dict[str, Value]
+    values: Mapping[str, Value]
     """Every tensor value of the graph."""
     received: tuple[str, ...]
     results: tuple[str, ...]
@@ -84,14 +84,9 @@ class _Stage:
     """For each op of a recomputed region that saves something, by position, the region's."""
 
     @staticmethod
-    def of(graph: Graph, stages: Sequence[Sequence[int]], index: int) -> _Stage:
-        ops = tuple(op for op, where in zip(graph.ops, stages, strict=True) if index in where)
-        values = {v.name: v for op in graph.ops for v in op.results if not _is_number(v)}
-        here = {value.name for op in ops for value in op.results}
-        read = {ref.name for op in ops if not _is_size(op) for ref in op_refs(op)}
-        received = tuple(name for name in values if name in read and name not in here)
-        results = _results(graph, stages, index, here, values)
-        roots = _roots(graph, ops, received)
+    def of(part: Part) -> _Stage:
+        ops, values, received, results = part.ops, part.values, part.received, part.results
+        roots = _roots(part)
         sizes, savers = _saved(ops, roots, values)
         for name in set(received) & sizes.keys():  # sent without the rest of its storage
             sizes[name] = values[name].type.hint_bytes  # type: ignore[union-attr]
@@ -103,11 +98,10 @@ class _Stage:
         freed = [0] * len(ops)
         for root, saver in savers.items():
             freed[saver] += 0 if root in held_roots else sizes[root]
-        trained = {w.name: w.type.hint_bytes for w in graph.weights if w.trainable}
-        outputs = frozenset(ref.name for o in graph.outputs for ref in _refs(o))
+        trained = {w.name: w.type.hint_bytes for w in part.weights if w.trainable}
         return _Stage(
-            ops, values, received, results, roots, sizes, tuple(freed), trained, outputs,
-            _losses(results, values, outputs), _replays(ops, roots),
+            ops, values, received, results, roots, sizes, tuple(freed), trained, part.outputs,
+            _losses(results, values, part.outputs), _replays(ops, roots),
         )  # fmt: skip
 
     def root(self, name: str) -> str:
@@ -239,47 +233,16 @@ class _Backward:
             self.peak, self.gradients_at_peak = alive, self.weights
 
 
-def _is_number(value: Value) -> bool:
-    return isinstance(value.type, ScalarType)
-
-
-def _is_size(op: Op) -> bool:
-    return bool(op.results) and all(map(_is_number, op.results))
-
-
-def _refs(arg: object) -> list[Ref]:
-    if isinstance(arg, Ref):
-        return [arg]
-    return [ref for item in arg for ref in _refs(item)] if isinstance(arg, tuple) else []
-
-
-def _tensors(op: Op, values: dict[str, Value], results: bool = True) -> list[str]:
+def _tensors(op: Op, values: Mapping[str, Value], results: bool = True) -> list[str]:
     """The tensor values an op reads, and makes."""
-    if _is_size(op):
+    if is_size(op):
         return []
     read = [ref.name for ref in op_refs(op) if ref.name in values]
     return read + [v.name for v in op.results if results and v.name in values]
 
 
-def _results(
-    graph: Graph, stages: Sequence[Sequence[int]], index: int, here: set[str],
-    values: dict[str, Value],
-) -> tuple[str, ...]:  # fmt: skip
-    users = Users.of(graph)
-    last = max((stage for where in stages for stage in where), default=0)
-
-    def elsewhere(name: str) -> bool:
-        made = stages[users.producer[name]]
-        readers = {s for r in users.readers.get(name, ()) for s in stages[r]}
-        return len(made) == 1 and (
-            bool(readers - {index}) or (name in users.outputs and index <= last)
-        )
-
-    return tuple(name for name in values if name in here and elsewhere(name))
-
-
 def _losses(
-    results: Sequence[str], values: dict[str, Value], outputs: frozenset[str]
+    results: Sequence[str], values: Mapping[str, Value], outputs: frozenset[str]
 ) -> frozenset[str]:
     """The scalar outputs where there are any: the model's own loss; else every output."""
     mine = [n for n in results if n in outputs and values[n].requires_grad]
@@ -287,11 +250,9 @@ def _losses(
     return frozenset(scalars or mine)
 
 
-def _roots(graph: Graph, ops: Sequence[Op], received: Sequence[str]) -> dict[str, str]:
-    outside = {weight.name for weight in graph.weights}
-    outside.update(item.value.name for item in graph.inputs if item.value is not None)
-    roots = dict.fromkeys(outside, _OUTSIDE) | {name: name for name in received}
-    for op in ops:
+def _roots(part: Part) -> dict[str, str]:
+    roots = dict.fromkeys(part.outside, _OUTSIDE) | {name: name for name in part.received}
+    for op in part.ops:
         given = list(op_refs(op))
         for value, share in zip(op.results, op.cost.shares if op.cost else (), strict=False):
             roots[value.name] = roots[given[share].name] if share >= 0 else value.name
@@ -299,7 +260,7 @@ def _roots(graph: Graph, ops: Sequence[Op], received: Sequence[str]) -> dict[str
 
 
 def _saved(
-    ops: Sequence[Op], roots: dict[str, str], values: dict[str, Value]
+    ops: Sequence[Op], roots: dict[str, str], values: Mapping[str, Value]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes of each storage saved in the forward, and the first op that saved it."""
     found = regions(ops)

@@ -10,9 +10,10 @@ from stagecut.ir.plan import StageMemory, StageReport
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Evaluation
 from stagecut.passes.groups import Clustering
-from stagecut.passes.held import Held, weights_of_stage
+from stagecut.passes.held import Held
 from stagecut.passes.liveness import Profile, stage_profile
 from stagecut.passes.modules import module_names
+from stagecut.passes.parts import Part, parts_of
 from stagecut.passes.problem import stages_of_ops
 from stagecut.passes.transfers import transfers
 
@@ -39,12 +40,11 @@ def describe_stages(
     moved = transfers(graph, stages, training)
     scopes = [op.scope for op in graph.ops]
     reports = []
-    for index in range(problem.n_stages):
-        ops = [op for op, where in zip(graph.ops, stages, strict=True) if index in where]
-        costs = [op.cost for op in ops if op.cost is not None]
+    for index, part in enumerate(parts_of(graph, stages, problem.n_stages)):
+        costs = [op.cost for op in part.ops if op.cost is not None]
         device = cluster.devices[device_of_stage[index]]
         memory = memory_of_stage(
-            graph, stages, index, problem, device.kind, optimizer, training, n_microbatches
+            part, index, problem, device.kind, optimizer, training, n_microbatches
         )
         reports.append(
             StageReport(
@@ -52,7 +52,7 @@ def describe_stages(
                 device=device.name,
                 rank=device_of_stage[index],
                 modules=tuple(module_names(scopes, stages, index)),
-                ops=tuple(op.name for op in ops),
+                ops=tuple(op.name for op in part.ops),
                 forward_seconds=float(evaluation.forward_seconds[index]),
                 backward_seconds=float(evaluation.backward_seconds[index]),
                 send_seconds=float(evaluation.send_seconds[index]),
@@ -69,8 +69,7 @@ def describe_stages(
 
 
 def memory_of_stage(
-    graph: Graph,
-    stages: Sequence[Sequence[int]],
+    part: Part,
     index: int,
     problem: Problem,
     device_kind: str,
@@ -78,13 +77,12 @@ def memory_of_stage(
     training: bool,
     n_microbatches: int | None,
 ) -> StageMemory:
-    """A stage's peak in a step; `stages` has for each op the stages that run it."""
-    held = Held.of(weights_of_stage(graph, stages, index), optimizer, training, device_kind)
+    """The peak of stage `index` in a step."""
+    held = Held.of(part.weights, optimizer, training, device_kind)
     in_flight = int(problem.in_flight[index])
     refills = n_microbatches is None or n_microbatches > in_flight
     limit = float(problem.memory_limit_bytes[index])
-    profile = stage_profile(graph, stages, index)
-    return stage_memory(held, profile, in_flight, refills, training, limit)
+    return stage_memory(held, stage_profile(part), in_flight, refills, training, limit)
 
 
 def stage_memory(

@@ -21,12 +21,12 @@ from stagecut.passes.groups import (
 from stagecut.passes.held import trained
 from stagecut.passes.pins import pins_of_clusters, pins_of_ops
 from stagecut.passes.propagate import owned_weights
-from stagecut.passes.regions import regions, replayed_ops
-from stagecut.passes.replay import replay
+from stagecut.passes.regions import replayed_ops
+from stagecut.passes.replay import replay_peaks
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.saved import saved_storages
 from stagecut.passes.states import weight_bytes
-from stagecut.passes.users import Users, storage_roots
+from stagecut.passes.users import Users
 
 
 def build_problem(
@@ -192,17 +192,11 @@ class _Builder:
 
     def workspace(self) -> FloatArray:
         """What a cluster takes while it runs, and its recomputed region's tensors with it."""
-        clusters, again = self.clustering.ops_of_cluster, self._replays()
+        clusters = self.clustering.ops_of_cluster
+        again = replay_peaks(self.graph) if self.training else {}
         return _floats(
             [max(self._transient(op) + again.get(op, 0) for op in ops) for ops in clusters]
         )
-
-    def _replays(self) -> dict[int, int]:
-        """For each recomputed op, what its region's replay takes."""
-        found = regions(self.graph.ops) if self.training else ()
-        roots = storage_roots(self.graph) if found else {}
-        peaks = [replay(self.graph.ops, region, roots).peak for region in found]
-        return {i: n for region, n in zip(found, peaks, strict=True) for i in region.ops}
 
     def _transient(self, op: int) -> float:
         """An op's temporaries, and the gradients of its results while they are alive."""

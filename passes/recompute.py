@@ -8,14 +8,20 @@ that exist in one mode only, and modules that were not traced, whose effects nob
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from stagecut.ir.graph import Graph, Mode, Op, Recompute, op_refs, reads
+from stagecut.ir.problem import Relief
 from stagecut.ir.types import TensorType
 from stagecut.passes.blocks import blocks
+from stagecut.passes.groups import Clustering
 from stagecut.passes.modules import siblings_joined
+from stagecut.passes.parts import Part
 from stagecut.passes.regions import group_of, is_size
+from stagecut.passes.replay import replay_peaks
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.saved import SavedStorage, saved_storages
 from stagecut.passes.users import Users, alias_classes, names_written, storage_roots
@@ -23,8 +29,8 @@ from stagecut.passes.users import Users, alias_classes, names_written, storage_r
 Group = tuple[int, ...]
 """Ops that are recomputed together, in program order."""
 
-Peak = Callable[[Graph, int], float]
-"""Bytes of a stage at its peak, by the graph with its regions marked, and its index."""
+Peak = Callable[[Part, int], float]
+"""Bytes of a stage at its peak, by its part with its regions marked, and its index."""
 
 
 def recomputable(graph: Graph) -> tuple[Group, ...]:
@@ -41,21 +47,12 @@ def recomputable(graph: Graph) -> tuple[Group, ...]:
         elif block:
             groups.append([index])
         last = block
-    return tuple(_bytes_freed(graph, [tuple(group) for group in groups]))
+    return tuple(_Freed.of(graph).by([tuple(group) for group in groups]))
 
 
 def recomputed(graph: Graph, groups: Sequence[Group]) -> Graph:
     """The graph with each group in a recomputed region of its own."""
-    known = [number for op in graph.ops if (number := group_of(op)) is not None]
-    first = max(known, default=-1) + 1
-    number_of = {op: first + place for place, group in enumerate(groups) for op in group}
-    ops = tuple(
-        replace(op, context=(Recompute(number_of[index]), *op.context))
-        if index in number_of
-        else op
-        for index, op in enumerate(graph.ops)
-    )
-    return replace(graph, ops=ops)
+    return replace(graph, ops=_marked(graph.ops, range(len(graph.ops)), groups))
 
 
 def modules_recomputed(graph: Graph, groups: Sequence[Group]) -> list[str]:
@@ -64,28 +61,69 @@ def modules_recomputed(graph: Graph, groups: Sequence[Group]) -> list[str]:
     return siblings_joined(list(dict.fromkeys(block_of[group[0]] for group in groups)))
 
 
+def relief_of(
+    graphs: Sequence[Graph], clustering: Clustering, groups: Sequence[Group]
+) -> Relief:
+    """What recomputing each cluster frees and costs, of `graphs` annotated for each device kind.
+
+    What a group frees is spread over its clusters as its forward seconds are.
+    """
+    n, graph = len(clustering.ops_of_cluster), graphs[0]
+    seconds, freed, replayed = np.zeros((len(graphs), n)), np.zeros(n), np.zeros(n)
+    peaks = replay_peaks(recomputed(graph, groups))
+    gains = _Freed.of(graph).by(groups)
+    for group, n_bytes in gains.items():
+        total = max(_seconds(graph, group), np.finfo(float).tiny)
+        for op in group:
+            cluster = clustering.cluster_of_op[op]
+            if cluster < 0:
+                continue
+            seconds[:, cluster] += [_seconds(each, (op,)) for each in graphs]
+            freed[cluster] += n_bytes * _seconds(graph, (op,)) / total
+            replayed[cluster] = max(replayed[cluster], peaks.get(op, 0))
+    return Relief(seconds, freed, replayed, float(np.median(list(gains.values()))))
+
+
 def groups_to_fit(
-    graph: Graph,
-    stages: Sequence[Sequence[int]],
-    groups: Sequence[Group],
-    limits: Sequence[float],
+    graph: Graph, parts: Sequence[Part], groups: Sequence[Group], limits: Sequence[float],
     peak: Peak,
-) -> tuple[Group, ...] | None:
+) -> tuple[Group, ...] | None:  # fmt: skip
     """The groups to recompute so that every stage's peak is within its limit; None if none do.
 
-    `stages` has for each op the stages that run it, `limits` (shape [k]) bytes. A stage's groups
-    are taken one after the other, least forward time a byte saved first, until it fits.
+    `limits` (shape [k]) are bytes. A stage's groups are taken one after the other, least forward
+    time a byte saved first, until it fits.
     """
     chosen: list[Group] = []
-    for index, limit in enumerate(limits):
-        if peak(graph, index) <= limit:
+    freed = _Freed.of(graph)
+    for index, (part, limit) in enumerate(zip(parts, limits, strict=True)):
+        if peak(part, index) <= limit:
             continue
-        ranked = _ranked(graph, stages, index, groups)
-        count = _fewest(lambda n: peak(recomputed(graph, ranked[:n]), index) <= limit, len(ranked))  # noqa: B023
+        ranked = _ranked(graph, part, groups, freed)
+
+        def fits(count: int, part: Part = part, ranked: list[Group] = ranked) -> bool:
+            ops = _marked(part.ops, part.positions, ranked[:count])
+            return peak(replace(part, ops=ops), index) <= limit  # noqa: B023
+
+        count = _fewest(fits, len(ranked))
         if count is None:
             return None
         chosen += ranked[:count]
     return tuple(sorted(chosen))
+
+
+def _marked(
+    ops: Sequence[Op], positions: Sequence[int], groups: Sequence[Group]
+) -> tuple[Op, ...]:
+    """Some ops, by their positions in the graph, with each group in a region of its own."""
+    known = [number for op in ops if (number := group_of(op)) is not None]
+    first = max(known, default=-1) + 1
+    number_of = {op: first + place for place, group in enumerate(groups) for op in group}
+    return tuple(
+        replace(op, context=(Recompute(number_of[position]), *op.context))
+        if position in number_of
+        else op
+        for position, op in zip(positions, ops, strict=True)
+    )
 
 
 def _eligible(graph: Graph) -> frozenset[int]:
@@ -116,37 +154,52 @@ def _of_one_mode(op: Op) -> bool:
 
 
 def _ranked(
-    graph: Graph, stages: Sequence[Sequence[int]], index: int, groups: Sequence[Group]
+    graph: Graph, part: Part, groups: Sequence[Group], freed: _Freed
 ) -> list[Group]:
     """A stage's part of each group that frees memory, cheapest first."""
-    mine = [tuple(op for op in group if index in stages[op]) for group in groups]
-    freed = _bytes_freed(graph, mine)
-    return sorted(freed, key=lambda group: (_seconds(graph, group) / freed[group], group))
+    here = frozenset(part.positions)
+    gains = freed.by([tuple(op for op in group if op in here) for group in groups])
+    return sorted(gains, key=lambda group: (_seconds(graph, group) / gains[group], group))
 
 
-def _bytes_freed(graph: Graph, groups: Sequence[Group]) -> dict[Group, int]:
-    """What each group no longer keeps, less what it keeps instead; without those that free nothing.
+@dataclass(frozen=True, slots=True)
+class _Freed:
+    """What recomputing some ops of a graph frees."""
 
-    Of groups of one op nothing is expected.
-    """
-    storages = saved_storages(graph)
-    by_op: dict[int, list[SavedStorage]] = defaultdict(list)
-    for storage in storages:
-        for op in storage.ops:
-            by_op[op].append(storage)
-    roots, savers = storage_roots(graph), {s.label: s.ops for s in storages}
-    sizes = {v.name: v.type.hint_bytes for op in graph.ops for v in op.results
-             if isinstance(v.type, TensorType)}  # fmt: skip
-    found = {}
-    for group in groups:
-        inside = set(group)
-        own = {s.label: s.n_bytes for op in group for s in by_op[op] if inside.issuperset(s.ops)}
-        made = {value.name for op in group for value in graph.ops[op].results}
-        read = {name for op in group for name in reads(graph.ops[op])} - made
-        kept = {root for name in read if (root := roots.get(name, name)) in sizes}
-        kept = {root for root in kept if inside.issuperset(savers.get(root, ()))}
-        found[group] = sum(own.values()) - sum(sizes[root] for root in kept)
-    return {group: freed for group, freed in found.items() if freed > 0 and len(group) > 1}
+    graph: Graph
+    storages: Mapping[int, Sequence[SavedStorage]]
+    """For each op, what its backward needs."""
+    savers: Mapping[str, Sequence[int]]
+    roots: Mapping[str, str]
+    sizes: Mapping[str, int]
+
+    @staticmethod
+    def of(graph: Graph) -> _Freed:
+        storages, by_op = saved_storages(graph), defaultdict(list)
+        for storage in storages:
+            for op in storage.ops:
+                by_op[op].append(storage)
+        sizes = {v.name: v.type.hint_bytes for op in graph.ops for v in op.results
+                 if isinstance(v.type, TensorType)}  # fmt: skip
+        return _Freed(graph, by_op, {s.label: s.ops for s in storages}, storage_roots(graph), sizes)
+
+    def by(self, groups: Sequence[Group]) -> dict[Group, int]:
+        """What each group no longer keeps, less what it keeps instead, where that is above 0.
+
+        Of groups of one op nothing is expected.
+        """
+        found = {group: self._bytes(group) for group in groups if len(group) > 1}
+        return {group: freed for group, freed in found.items() if freed > 0}
+
+    def _bytes(self, group: Group) -> int:
+        ops, inside = [self.graph.ops[op] for op in group], set(group)
+        own = {s.label: s.n_bytes for op in group for s in self.storages.get(op, ())
+               if inside.issuperset(s.ops)}  # fmt: skip
+        made = {value.name for op in ops for value in op.results}
+        read = {name for op in ops for name in reads(op)} - made
+        kept = {root for name in read if (root := self.roots.get(name, name)) in self.sizes}
+        kept = {root for root in kept if inside.issuperset(self.savers.get(root, ()))}
+        return sum(own.values()) - sum(self.sizes[root] for root in kept)
 
 
 def _seconds(graph: Graph, group: Sequence[int]) -> float:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stagecut.ir.graph import Op, op_refs
+from stagecut.ir.graph import Graph, Op, op_refs
 from stagecut.ir.types import TensorType
-from stagecut.passes.regions import Region
+from stagecut.passes.regions import Region, regions
+from stagecut.passes.users import storage_roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,14 @@ class Replay:
     """What autograd has saved when it is done."""
     freed_after: Mapping[int, int]
     """Of `kept`, what nobody needs once the backward of an op, by position, is done."""
+
+
+def replay_peaks(graph: Graph) -> dict[int, int]:
+    """For each op of a recomputed region, the bytes that running its region again takes."""
+    found = regions(graph.ops)
+    roots = storage_roots(graph) if found else {}
+    peaks = [replay(graph.ops, region, roots).peak for region in found]
+    return {i: peak for region, peak in zip(found, peaks, strict=True) for i in region.ops}
 
 
 def replay(ops: Sequence[Op], region: Region, roots: Mapping[str, str]) -> Replay:

@@ -1,8 +1,8 @@
 """A cut that fits its devices: as it is, or with some of the forward computed again.
 
-Where memory does not suffice, two cuts are tried: the best of the model as it is, and the best of
-the model with every block recomputed. In each, every stage recomputes the least that lets it fit;
-the one with the smaller bottleneck is taken.
+Where memory does not suffice, the cut is chosen with what recomputation costs each stage, and then
+every stage recomputes the least that lets it fit. If that finds nothing, the last resort is the
+best cut of the model with every block recomputed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import Literal, get_args
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.graph import Graph
-from stagecut.ir.problem import Problem
+from stagecut.ir.problem import Problem, Relief
 from stagecut.ir.solution import Solution
-from stagecut.partitioner import evaluate
+from stagecut.partitioner import evaluate, lacks_memory
 from stagecut.passes import (
     Clustering,
     Group,
+    Part,
     groups_to_fit,
     memory_of_stage,
     modules_recomputed,
+    parts_of,
     recomputable,
     recomputed,
+    relief_of,
     stages_of_ops,
 )
 from stagecut.report.units import seconds_text
@@ -58,6 +61,8 @@ class Fitter:
     pose: Callable[[Costed, Limit], tuple[Problem, Clustering]]
     """The problem of an annotated graph under a memory limit."""
     solve: Callable[[Problem], Solution]
+    solve_relieved: Callable[[Problem, Relief], Solution | None]
+    """The best cut where stages may recompute; None if that finds none."""
 
     def fit(self, recompute: Recomputation, limit: Limit) -> Fitted:
         """The best cut within `limit`; without one, within the devices' memory, if any does.
@@ -77,28 +82,45 @@ class Fitter:
         return self._auto(groups, limit)
 
     def _auto(self, groups: Sequence[Group], limit: Limit) -> Fitted:
-        try:
-            plain = self._plain(self.costed, limit)
-            failure = None
-        except InfeasibleError as error:
-            failure = error
-            plain = self._solved(self.costed, float("inf"))
-        problem, _ = self.pose(self.costed, limit)
-        if failure is None and not self._over(plain, problem):
+        problem, clustering = self.pose(self.costed, limit)
+        if not groups or problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
+            return self._plain(self.costed, limit)  # recomputing frees no weights
+        plain = self._unless_infeasible(problem, clustering)
+        if plain is not None and not self._over(plain, problem):
             return plain
-        if failure is None and problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
-            return plain  # recomputing frees no weights, so nothing it could do would fit
-        cuts = [plain]
-        try:
-            cuts += [self._solved(self._marked(groups), limit)] if groups else []
-        except InfeasibleError as error:
-            failure = failure and InfeasibleError(f"even with every block recomputed, {error}")
-        found = [f for cut in cuts if (f := self._within(cut, groups, problem, plain, limit))]
+        relief = relief_of(self._graphs(), clustering, groups)
+        relieved = self.solve_relieved(problem, relief)
+        cuts = [plain] if plain else []
+        if relieved is not None:
+            cuts.append(Fitted(self._graph(), problem, clustering, relieved))
+        found = [fit for cut in cuts if (fit := self._within(cut, groups, problem, limit))]
         if found:
             return min(found, key=lambda f: f.solution.evaluation.bottleneck_seconds)
-        if failure is not None:
-            raise failure
-        return plain
+        return self._with_everything(groups, problem, plain, limit)
+
+    def _unless_infeasible(self, problem: Problem, clustering: Clustering) -> Fitted | None:
+        """The best cut as it is, None if there is none; at once where counting shows that."""
+        if lacks_memory(problem):
+            return None
+        try:
+            return Fitted(self._graph(), problem, clustering, self.solve(problem))
+        except InfeasibleError:
+            return None
+
+    def _with_everything(
+        self, groups: Sequence[Group], problem: Problem, plain: Fitted | None, limit: Limit
+    ) -> Fitted:
+        """The best cut of the model with every block recomputed."""
+        try:
+            everything = self._solved(self._marked(groups), limit)
+        except InfeasibleError as error:
+            if limit is not None and plain is None:
+                raise InfeasibleError(f"even with every block recomputed, {error}") from error
+        else:
+            found = self._within(everything, groups, problem, limit)
+            if found is not None:
+                return found
+        return plain or self._plain(self.costed, limit)
 
     def _plain(self, costed: Costed, limit: Limit) -> Fitted:
         """As it is; where no limit was given and nothing fits, the best that ignores it."""
@@ -124,46 +146,49 @@ class Fitter:
         return Fitted(next(iter(costed.values())), problem, clustering, self.solve(problem))
 
     def _within(
-        self, cut: Fitted, groups: Sequence[Group], problem: Problem, plain: Fitted, limit: Limit
+        self, cut: Fitted, groups: Sequence[Group], problem: Problem, limit: Limit
     ) -> Fitted | None:
         """The cut with the least recomputed that fits; None where nothing does."""
         stages = self._stages(cut)
         limits = [float(bytes_) for bytes_ in problem.memory_limit_bytes]
-        peak = self._peak(stages, problem)
-        chosen = groups_to_fit(self._graph(), stages, groups, limits, peak)
+        parts = parts_of(self._graph(), stages, problem.n_stages)
+        chosen = groups_to_fit(self._graph(), parts, groups, limits, self._peak(problem))
         if chosen is None:
             return None
         marked = self._marked(chosen)
         posed, clustering = self.pose(marked, limit)
         evaluation = evaluate(posed, cut.solution.assignment)
-        # Recomputing only adds time: what bounds the model as it is bounds this one too.
-        bound = plain.solution.lower_bound_seconds
-        optimal = evaluation.bottleneck_seconds <= bound * (1 + 1e-6)
-        solution = replace(
-            cut.solution, evaluation=evaluation, lower_bound_seconds=bound, optimal=optimal
+        trials = tuple(
+            replace(trial, bottleneck_seconds=evaluation.bottleneck_seconds)
+            if trial.method == cut.solution.method
+            else trial
+            for trial in cut.solution.trials
         )
+        solution = replace(cut.solution, evaluation=evaluation, trials=trials, optimal=False)
         made = Fitted(next(iter(marked.values())), posed, clustering, solution)
         return self._noted(made, chosen, stages)
 
     def _over(self, cut: Fitted, problem: Problem) -> bool:
         """Whether some stage is over its limit."""
-        peak = self._peak(self._stages(cut), problem)
-        limits = problem.memory_limit_bytes
-        return any(peak(cut.graph, index) > limit for index, limit in enumerate(limits))
+        peak, limits = self._peak(problem), problem.memory_limit_bytes
+        parts = parts_of(cut.graph, self._stages(cut), problem.n_stages)
+        return any(peak(part, index) > limits[index] for index, part in enumerate(parts))
 
-    def _peak(
-        self, stages: Sequence[Sequence[int]], problem: Problem
-    ) -> Callable[[Graph, int], float]:
-        def peak(graph: Graph, index: int) -> float:
+    def _peak(self, problem: Problem) -> Callable[[Part, int], float]:
+        def peak(part: Part, index: int) -> float:
             kind = self.cluster.devices[self.device_of_stage[index]].kind
             return memory_of_stage(
-                graph, stages, index, problem, kind, self.optimizer, True, self.n_microbatches
+                part, index, problem, kind, self.optimizer, True, self.n_microbatches
             ).total
 
         return peak
 
     def _graph(self) -> Graph:
         return next(iter(self.costed.values()))
+
+    def _graphs(self) -> list[Graph]:
+        """One for each kind of device of the pipeline, in its order."""
+        return [self.costed[name] for name in dict.fromkeys(d.name for d in self.cluster.devices)]
 
     def _marked(self, groups: Sequence[Group]) -> Costed:
         return {name: recomputed(graph, groups) for name, graph in self.costed.items()}

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stagecut.ir.errors import InfeasibleError
-from stagecut.ir.problem import Incidence
+from stagecut.ir.problem import Incidence, Relief
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner import dp
-from stagecut.partitioner.dp import cut_order, least_missing_bytes
+from stagecut.partitioner.dp import cut_order, least_missing_bytes, relieved_cut
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.intervals import Grid, LinearOrder, Spans, range_maximum
 from stagecut.partitioner.orders import orders
+from stagecut.partitioner.relief import lacks_memory
 from tests.partitioner import oracle
 from tests.partitioner.problems import chain, problem, random_problem
 
@@ -127,3 +130,63 @@ def test_assignment_lists_the_stages():
     cut = dp.Cut(np.asarray([0, 1, 3]), 0.0, 0.0)
     assert isinstance(cut.assignment(np.asarray([2, 0, 1])), Assignment)
     assert cut.assignment(np.asarray([2, 0, 1])).stage.tolist() == [1, 1, 0]
+
+
+@given(seeds, st.integers(1, 7), st.integers(1, 3))
+def test_weighs_memory_bought_with_time_as_brute_force_does(seed, n, k):
+    draw = np.random.default_rng(seed)
+    k = min(k, n)
+    p = problem(
+        k, draw.uniform(1, 3, n).tolist(), [(c, c + 1) for c in range(n - 1)],
+        saved=[([c], float(size)) for c, size in enumerate(draw.uniform(1, 4, n))],
+        in_flight=list(range(k, 0, -1)),
+        memory_limit_bytes=draw.uniform(4, 20, k),
+        send_rule="once",
+    )  # fmt: skip
+    relief = Relief(
+        draw.uniform(0, 2, (1, n)), draw.uniform(0.1, 3, n), draw.uniform(0, 1, n),
+        float(draw.choice([0.0, 1.0])),
+    )  # fmt: skip
+    order = np.arange(n)
+    costs = [max(_relieved_loads(p, relief, s)) for s in oracle.contiguous(p, order)]
+    least = min(costs, default=np.inf)
+    cut = relieved_cut(p, order, relief)
+    assert (cut.bottleneck if cut else np.inf) == pytest.approx(least, rel=1e-9)
+
+
+def _relieved_loads(p, relief, stage):
+    memory, found = oracle.memory(p, stage), []
+    for s, load in enumerate(oracle.loads(p, stage)):
+        mine = [c for c in range(p.n) if stage[c] == s]
+        lacking = memory[s] - p.memory_limit_bytes[s]
+        if lacking > 0:
+            needed = (lacking + max(relief.replay_bytes[mine])) / p.in_flight[s]
+            most = relief.freed_bytes[mine].sum()
+            if needed > most:
+                load = np.inf
+            else:
+                grain = relief.grain_bytes
+                freed = min(np.ceil(needed / grain) * grain, most) if grain else needed
+                load += relief.seconds[0][mine].sum() * freed / most
+        found.append(load)
+    return found
+
+
+@given(seeds, st.integers(1, 6), st.integers(1, 3))
+def test_counting_proves_only_what_is_so(seed, n, k):
+    p = random_problem(seed, n, k)
+    limit = float(np.random.default_rng(seed).uniform(0, 9))
+    tight = replace(p, memory_limit_bytes=np.full(k, limit))
+    if lacks_memory(tight):
+        assert not any(True for _ in oracle.valid_assignments(tight))
+
+
+def test_counting_puts_weights_where_most_is_in_flight():
+    line = [(c, c + 1) for c in range(3)]
+    p = problem(
+        2, [1] * 4, line, weights=[([c], 1.0) for c in range(4)], in_flight=[4, 1],
+        saved=[([c], 2.0) for c in range(4)], memory_limit_bytes=[4.0, 8.0],
+    )  # fmt: skip
+    assert not lacks_memory(p)
+    assert lacks_memory(replace(p, memory_limit_bytes=np.array([4.0, 7.9])))
+    assert lacks_memory(replace(p, memory_limit_bytes=np.array([1.0, 2.0])))

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from stagecut import partition
 from stagecut.ir.plan import Plan
 from stagecut.partitioner.schedules import in_flight, make_schedule
-from stagecut.passes.held import Held, weights_of_stage
+from stagecut.passes.held import Held
 from stagecut.passes.liveness import stage_profile
 from stagecut.passes.memory import stage_memory
+from stagecut.passes.parts import parts_of
 from tests.passes.models import Block, ConvNet, Recurrent
 from tests.support.stage_memory import measured_peaks
 
@@ -136,11 +137,11 @@ def predicted_peaks(plan: Plan, schedule: str) -> list[float]:
     """What the stages of a plan would report under a schedule."""
     timetable = make_schedule(schedule, plan.n_stages, plan.n_stages, MICROBATCHES)
     found = []
-    for index, flying in enumerate(in_flight(timetable)):
-        weights = weights_of_stage(plan.graph, plan.stages_of_ops, index)
+    parts = parts_of(plan.graph, plan.stages_of_ops, plan.n_stages)
+    for part, flying in zip(parts, in_flight(timetable), strict=True):
         memory = stage_memory(
-            Held.of(weights, "adamw", True, "cpu"),
-            stage_profile(plan.graph, plan.stages_of_ops, index),
+            Held.of(part.weights, "adamw", True, "cpu"),
+            stage_profile(part),
             flying, MICROBATCHES > flying, True, float("inf"),
         )  # fmt: skip
         found.append(memory.total)

@@ -1,0 +1,62 @@
+"""Cuts of a problem that fits only if stages recompute some of their forward.
+
+What a stage lacks of memory it buys with the seconds of running clusters again, a share of all it
+has; the dynamic programme weighs both in one figure, so that a stage with many micro-batches in
+flight gets less to do where that is cheaper than recomputing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from stagecut.ir.problem import Problem, Relief
+from stagecut.ir.solution import Solution
+from stagecut.partitioner.bound import simple_bound
+from stagecut.partitioner.dp import relieved_cut
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE
+from stagecut.partitioner.orders import orders
+from stagecut.partitioner.search import Search
+
+_ORDERS = 10_000
+"""Budget times clusters: orders cut; one at least."""
+
+
+def solve_relieved(problem: Problem, relief: Relief, time_limit: float = 10.0) -> Solution | None:
+    """The best contiguous cut where stages may recompute; None if none of the orders has one.
+
+    The solution's score is that of `problem` without memory limits and without recomputation:
+    which clusters to recompute is for the caller to decide, who knows their storages.
+    """
+    unlimited = replace(problem, memory_limit_bytes=np.full(problem.n_stages, np.inf))
+    search = Search(unlimited, time.monotonic() + time_limit)
+    search.raise_bound(simple_bound(unlimited))
+    best = None
+    with search.trial("dp"):
+        for name, order in islice(orders(problem), max(1, _ORDERS // max(problem.n, 1))):
+            cut = None if best and search.out_of_time() else relieved_cut(problem, order, relief)
+            if cut is not None and (best is None or cut.bottleneck < best[0]):
+                best = cut.bottleneck, cut.assignment(order), name
+        if best is None:
+            return None
+        search.offer(best[1], f"{best[2]}, stages recompute")
+    return search.solution()
+
+
+def lacks_memory(problem: Problem) -> bool:
+    """Whether counting proves that nothing fits: every item is held by one stage at least.
+
+    The most saved bytes a micro-batch that the stages have room for is what weights leave them,
+    weights being held first where most micro-batches are in flight.
+    """
+    weights = float(problem.weight_bytes.sum())
+    room = 0.0
+    for stage in np.argsort(-problem.in_flight, kind="stable").tolist():
+        limit = float(problem.memory_limit_bytes[stage])
+        held = min(weights, limit)
+        weights -= held
+        room += (limit - held) / max(float(problem.in_flight[stage]), 1e-300)
+    return weights > 0 or room * LIMIT_TOLERANCE < float(problem.saved_bytes.sum())
