@@ -6,10 +6,12 @@ data as the example takes them, each checked whenever the stage runs
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
+from typing import Any
 
 from torch import nn
 
@@ -18,7 +20,7 @@ from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import ExampleFails
 from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.opaque import Unfit, opaque_modules
-from stagecut.frontend.running import can_run, one_row_more, run
+from stagecut.frontend.running import can_run, negated, one_row_more, run
 from stagecut.ir.errors import TraceError
 
 FRONTENDS = ("auto", "export", "symbolic", "recorded")
@@ -56,7 +58,8 @@ def export_around(
         model: In the mode it is traced in.
         example: What it is traced with.
         frontend: `export`, only whole; `symbolic`, modules that cannot be traced become one op
-            each; `recorded`, decisions by data are those of the example; `auto`, in this order.
+            each; `recorded`, decisions by data are those of the example; `auto`, in this order,
+            and decisions only if other inputs decide alike.
         means: What is known to be needed.
 
     Raises:
@@ -69,7 +72,10 @@ def export_around(
     for _ in range(_ATTEMPTS):
         following: Means | None
         try:
-            return _attempt(model, example, means, tuple(reasons), again=first is not None)
+            recorder = _recorder(model, example, means, cautious=frontend != "recorded")
+            if recorder and first and not recorder.decisions:
+                raise TraceError("the model takes no decision by data that could be recorded")
+            return _attempt(model, example, means, tuple(reasons), recorder)
         except ExampleFails:
             raise
         except Unfit as error:
@@ -98,33 +104,49 @@ def export_around(
 
 
 def _attempt(
-    model: nn.Module, example: Example, means: Means, reasons: tuple[str, ...], *, again: bool
+    model: nn.Module,
+    example: Example,
+    means: Means,
+    reasons: tuple[str, ...],
+    recorder: Recorder | None,
 ) -> Around:
-    recorder = _recorder(model, example, means)
-    if recorder and again and not recorder.decisions:
-        raise TraceError("the model takes no decision by data that could be recorded")
     with opaque_modules(model, example, means.opaque):
         exported = export(model, example, lengths=means == Means(), recorder=recorder)
     decisions = tuple(dict.fromkeys(recorder.repeated)) if recorder else ()
     return Around(exported, means, reasons, decisions)
 
 
-def _recorder(model: nn.Module, example: Example, means: Means) -> Recorder | None:
-    """The decisions of a run, which those of a run with one row more have to equal."""
+def _recorder(
+    model: nn.Module, example: Example, means: Means, *, cautious: bool
+) -> Recorder | None:
+    """The decisions of a run; where `cautious`, other inputs have to decide alike."""
     if means.recorded is None:
         return None
     recorder = Recorder(model, means.recorded)
     aside = {path: recorder.aside(model.get_submodule(path).forward) for path in means.opaque}
-    run(model, example, one_row_more(example), aside, recorder.noting())
-    more = recorder.decisions
-    run(model, example, example.kwargs, aside, recorder.noting())
-    for here, there in zip(recorder.decisions, more, strict=False):
+
+    def decided(kwargs: Mapping[str, Any]) -> list[Decision]:
+        run(model, example, kwargs, aside, recorder.noting())
+        return recorder.decisions
+
+    decisions = decided(example.kwargs)
+    if cautious:
+        _check_alike(decisions, decided(one_row_more(example)), "its first row once more")
+        # What raises on other values is a check of the input, not a way to go.
+        with contextlib.suppress(ExampleFails):
+            _check_alike(decisions, decided(negated(example)), "its numbers negated")
+    recorder.decisions = decisions
+    return recorder
+
+
+def _check_alike(decisions: list[Decision], others: list[Decision], change: str) -> None:
+    for here, there in zip(decisions, others, strict=False):
         if here != there:
             raise TraceError(
                 f"{here.place} decides by data, `{here.line}`: {here.value} on the example and "
-                f"{there.value} with its first row once more, so neither can stand for every batch"
+                f"{there.value} with {change}, so neither can stand for every batch. "
+                'frontend="recorded" keeps the example\'s, and raises in a step that decides otherwise'
             )
-    return recorder
 
 
 def _check_runs(model: nn.Module, example: Example) -> None:

@@ -21,14 +21,14 @@ from stagecut.ir.errors import TraceError
 
 
 def check_repeats(
-    model: nn.Module, example: Example, program: torch.export.ExportedProgram
+    model: nn.Module, example: Example, program: torch.export.ExportedProgram, *, more: bool
 ) -> None:
-    """Runs the trace and the model on the example, and with one row more.
+    """Runs the trace and the model on the example, and if `more` with one row more.
 
     Raises:
         TraceError: their outputs differ.
     """
-    for kwargs in (example.kwargs, one_row_more(example)):
+    for kwargs in (example.kwargs, one_row_more(example))[: 1 + more]:
         want = flatten(run(model, example, kwargs, {}))[0]
         got = _interpreted(model, program, kwargs)
         try:

@@ -109,7 +109,7 @@ def positional_parameters(model: nn.Module) -> list[str]:
 
 def _check_kinds(leaves: Sequence[Any], paths: Sequence[str]) -> None:
     faults = [
-        f"  {path} is a {shown_value(leaf)}"
+        f"  {path} is {shown_value(leaf)}"
         for path, leaf in zip(paths, leaves, strict=True)
         if not isinstance(leaf, torch.Tensor | bool | int | float | str | None)
     ]
@@ -153,7 +153,9 @@ def _is_batched(path: str, leaf: Any, rows: int, split: Mapping[str, int | None]
 
 
 def shown_value(value: Any) -> str:
-    """A value in a few words, however large: `ndarray (40, 6)`."""
+    """A value in a few words, however large: `None`, `0.5`, `ndarray (40, 6)`."""
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
     shape = getattr(value, "shape", None)
     return f"{type(value).__name__}{f' {tuple(shape)}' if shape is not None else ''}"
 

@@ -86,5 +86,16 @@ def one_row_more(example: Example) -> dict[str, Any]:
     return grown
 
 
+def negated(example: Example) -> dict[str, Any]:
+    """The example's inputs with the sign of all that is no integer changed."""
+
+    def changed(leaf: Any) -> Any:
+        real = isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+        return -leaf if real else leaf
+
+    made: dict[str, Any] = map_leaves(changed, example.kwargs)
+    return made
+
+
 def _own(leaf: Any) -> Any:
     return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf

@@ -63,7 +63,8 @@ def trace(
     example = prepare(model, args, kwargs or {}, split or {})
     traced = _traced(model, example, training, split or {}, frontend)
     if training and (places := mode_reads(model)):
-        traced = replace(traced, graph=_in_both_modes(model, example, traced, places, split or {}))
+        graph = _in_both_modes(model, example, traced, places, split or {}, frontend)
+        traced = replace(traced, graph=graph)
     return replace(traced, graph=verify(traced.graph))
 
 
@@ -78,7 +79,8 @@ def _traced(
     with _mode(model, training):
         around = export_around(model, example, frontend, means)
         if around.means.recorded is not None:
-            check_repeats(model, example, around.exported.program)
+            more = frontend != "recorded"
+            check_repeats(model, example, around.exported.program, more=more)
         exported = around.exported
         constants = _constants(exported.program)
         table = weight_table(model, constants)
@@ -97,11 +99,11 @@ def _account(around: Around) -> str:
     ways = []
     if opaque:
         more = ", …" if len(opaque) > 3 else ""
-        ways += [
-            f"around {len(opaque)} modules that run as they are ({', '.join(opaque[:3])}{more})"
-        ]
+        run = "module that runs as it is" if len(opaque) == 1 else "modules that run as they are"
+        ways += [f"around {len(opaque)} {run} ({', '.join(opaque[:3])}{more})"]
     if decisions:
-        ways += [f"with {len(decisions)} decisions by data as the example takes them"]
+        plural = "" if len(decisions) == 1 else "s"
+        ways += [f"with {len(decisions)} decision{plural} by data as the example decides"]
     whole = " ".join(["torch.export", *ways[:1], *(f"and {way}" for way in ways[1:])])
     reasons = "; ".join(reason.replace("\n", " ") for reason in around.reasons)
     return f"{whole}: {reasons}" if ways and reasons else whole
@@ -121,10 +123,11 @@ def _in_both_modes(
     train: Traced,
     places: Sequence[str],
     split: Mapping[str, int | None],
+    frontend: str,
 ) -> Graph:
     """The training graph, able to run in eval mode too; or refusing to, where it cannot be."""
     try:
-        evaluated = _traced(model, example, False, split, "auto", train.means)
+        evaluated = _traced(model, example, False, split, frontend, train.means)
         if not _equal(train.constants, evaluated.constants):
             raise NoMatch("tensors that its code makes differ between train and eval mode")
         return align(train.graph, evaluated.graph)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from stagecut.frontend import trees
+from stagecut.frontend.example import shown_value
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 
@@ -39,11 +42,27 @@ class Signature:
                 f"{self.graph.name} was planned with the inputs {', '.join(self.names)}: "
                 + "; ".join(faults)
             )
-        return trees.keyword_leaves(self.inputs, self.paths, full)
+        leaves = trees.keyword_leaves(self.inputs, self.paths, full)
+        self._check_tensors(leaves)
+        return leaves
+
+    def lacks(self, name: str, args: Sequence[Any]) -> bool:
+        """Whether the model takes a tensor of this name that is not among the positional inputs."""
+        takes = name in self.names and name not in self.constants
+        return takes and name not in self.graph.parameters[: len(args)]
 
     def container(self, leaves: Sequence[Any]) -> Any:
         """The model's output around its leaves."""
         return trees.unflatten(leaves, self.outputs)
+
+    def _check_tensors(self, leaves: Sequence[Any]) -> None:
+        faults = [
+            f"{item.path} is {shown_value(leaf)}, traced as a tensor {item.value.type}"
+            for item, leaf in zip(self.graph.inputs, leaves, strict=True)
+            if item.value is not None and not isinstance(leaf, torch.Tensor)
+        ]
+        if faults:
+            raise ArgumentError("the inputs differ from the example:\n  " + "\n  ".join(faults))
 
     def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         positions = self.graph.parameters

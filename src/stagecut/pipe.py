@@ -12,9 +12,9 @@ from torch import nn
 
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
-from stagecut.ir.errors import ArgumentError, PlanError
+from stagecut.ir.errors import ArgumentError, PlanError, UnsupportedError
 from stagecut.ir.expression import symbols_of
-from stagecut.ir.graph import Ref
+from stagecut.ir.graph import Mode, Ref
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Phase
 from stagecut.ir.timeline import Timeline
@@ -84,7 +84,8 @@ class Pipeline:
 
         Args:
             *args: The model's positional inputs, the whole batch; with replicas, this one's share.
-            target: What the loss compares with; cut like the inputs.
+            target: What the loss compares with; cut like the inputs. Of a model with an input of
+                this name it is that input, unless that is given by position.
             **kwargs: The model's keyword inputs.
 
         Returns:
@@ -98,6 +99,8 @@ class Pipeline:
             raise ArgumentError(
                 "this plan is for inference; plan with partition(..., training=True) to train"
             )
+        if target is not None and self.signature.lacks("target", args):
+            kwargs, target = {**kwargs, "target": target}, None
         microbatches = self._microbatches(args, kwargs, target, alone=False)
         with _own_draws(self._random, self.plan.replicas, self.runtime.replica) as seed:
             actions = self._last = self._list(self.schedule, len(microbatches))
@@ -188,16 +191,23 @@ class Pipeline:
         return clip_gradients(dict(self.named_parameters()), self._owned(), max_norm)
 
     def train(self, mode: bool = True) -> Pipeline:
-        """Switches the stages to training, or back."""
+        """Switches the stages to training, or back.
+
+        Raises:
+            ArgumentError: the plan is for inference.
+            UnsupportedError: train and eval mode of this model could not be one program.
+        """
         if mode and not self.plan.graph.training:
             raise ArgumentError("this plan is for inference; plan with training=True to train")
+        if not mode:
+            _check_eval(self.plan)
         self.training = mode
         for runner in self.runtime.runners.values():
             runner.module.train(mode)
         return self
 
     def eval(self) -> Pipeline:
-        """Switches the stages to inference."""
+        """Switches the stages to inference; raises what `train` does."""
         return self.train(False) if self.plan.graph.training else self._eval()
 
     def _eval(self) -> Pipeline:
@@ -248,6 +258,12 @@ class Pipeline:
             return _own_loss(output)
         loss = self.loss_fn(output) if target is None else self.loss_fn(output, target)
         return _checked_loss(loss, leaves)
+
+
+def _check_eval(plan: ir.Plan) -> None:
+    for op in plan.graph.ops:
+        if op.target == "stagecut.refuse" and Mode(False) in op.context:
+            raise UnsupportedError(str(op.args[0]))
 
 
 def _refuse_mixed_rows(plan: ir.Plan) -> None:

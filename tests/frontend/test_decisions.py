@@ -100,7 +100,9 @@ def test_a_step_that_decides_otherwise_raises_and_says_where() -> None:
 
 def test_the_plan_says_which_way_was_taken_and_why() -> None:
     plan = stagecut.partition(Checks(), 2, example_kwargs=X)
-    assert plan.data.frontend.startswith("torch.export with 4 decisions by data as the example")
+    assert plan.data.frontend.startswith(
+        "torch.export with 4 decisions by data as the example decides"
+    )
     assert "Checks cannot be traced: a Python decision depends on the values" in plan.data.frontend
     shown = str(plan)
     assert "`if torch.isnan(x).any():` (false in the example)" in " ".join(shown.split())
@@ -126,6 +128,25 @@ def test_asked_for_the_blocks_decisions_are_recorded_instead() -> None:
 def test_what_every_batch_decides_anew_is_refused() -> None:
     with pytest.raises(TraceError, match=r"test_decisions.py:\d+ decides by data.*neither can"):
         trace(Torn(), (), X)
+    pipe = pipe_of(Torn(), X, frontend="recorded")
+    pipe.train_step(**X)
+    with pytest.raises(RuntimeFailure, match=r"test_decisions.py:\d+ decides by data: it was"):
+        pipe.train_step(x=X["x"] + 1)
+
+
+def test_a_branch_that_goes_both_ways_is_refused_unless_asked_for() -> None:
+    class Signed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) if x.sum() > 0 else self.a(-x)
+
+    inputs = {"x": torch.ones(4, 6)}
+    with pytest.raises(TraceError, match=r"with its numbers negated.*frontend=.recorded"):
+        trace(Signed(), (), inputs)
+    assert "1 decision by data" in trace(Signed(), (), inputs, frontend="recorded").frontend
 
 
 def test_a_trace_that_gives_other_outputs_is_refused() -> None:

@@ -152,7 +152,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: trace(Branches(), (X,), frontend="fx"), r"'fx'; choose auto, export, symbolic",
     ),
     "an array": (
-        lambda: trace(Branches(), (np.zeros((40, 6)),)), r"x is a ndarray \(40, 6\)\n.*from_n",
+        lambda: trace(Branches(), (np.zeros((40, 6)),)), r"x is ndarray \(40, 6\)\n.*from_n",
     ),
     "split elsewhere": (lambda: trace(Branches(), (X,), split={"x": 1}), r"along dimension 0"),
 }  # fmt: skip

@@ -1,0 +1,111 @@
+"""Inputs of a step: what a model calls `target`, dataclasses, and modes that cannot be."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import stagecut
+from stagecut.ir.errors import ArgumentError, UnsupportedError
+from tests.cases.models import Chain
+
+X, Y = torch.randn(4, 8), torch.randn(4, 8)
+
+
+class Compares(nn.Module):
+    """Takes an input of the name that `train_step` has for the loss's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Chain(4)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (self.body(x) - target).square()
+
+
+def test_a_model_input_called_target_is_the_models() -> None:
+    model = Compares()
+    want = model(X, Y).mean().item()
+    plan = stagecut.partition(model, 2, (X, Y))
+    pipe = stagecut.pipeline(plan, model, loss_fn=torch.mean)
+    assert float(pipe.train_step(X, target=Y)) == pytest.approx(want)
+    both = stagecut.pipeline(plan, model, loss_fn=lambda out, target: (out * target).mean())
+    want = (model(X, Y) * X).mean().item()
+    assert float(both.train_step(X, Y, target=X)) == pytest.approx(want)
+
+
+def test_an_array_is_named_and_not_printed() -> None:
+    model = Chain(4)
+    pipe = stagecut.pipeline(stagecut.partition(model, 2, (X,)), model, loss_fn=torch.mean)
+    with pytest.raises(ArgumentError, match=r"x is ndarray \(40, 8\), traced as a tensor") as told:
+        pipe.train_step(np.zeros((40, 8)))
+    assert len(str(told.value).splitlines()) == 2
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    scale: float = 1.0
+    mask: torch.Tensor | None = None
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    more: Batch
+    count: int = 3
+
+
+class Structured(nn.Module):
+    """Dataclasses in and out, registered with nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Chain(3), Chain(3)
+
+    def forward(self, batch: Batch) -> Answer:
+        early = self.first(batch.x) * batch.scale
+        return Answer(self.second(early), Batch(early, 2.0))
+
+
+def _loss(answer: Answer) -> torch.Tensor:
+    return answer.logits.square().mean() + answer.more.x.mean()
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3])
+def test_dataclasses_need_no_registration(n_stages: int) -> None:
+    model, batch = Structured(), Batch(X, 0.5)
+    unsplit = copy.deepcopy(model)
+    loss = _loss(unsplit(batch))
+    loss.backward()
+    plan = stagecut.partition(model, n_stages, (Batch(X[:2], 0.5),), n_microbatches=2)
+    pipe = stagecut.pipeline(plan, model, loss_fn=_loss)
+    assert_close(pipe.train_step(batch), loss.detach())
+    for name, parameter in unsplit.named_parameters():
+        assert_close(dict(pipe.named_parameters())[name].grad, parameter.grad)
+    answer = pipe(batch)
+    assert type(answer) is Answer and type(answer.more) is Batch and answer.more.mask is None
+    assert_close(answer.logits, model(batch).logits)
+
+
+def test_a_mode_that_cannot_be_is_refused_when_asked_for() -> None:
+    class TwoWidths(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) if self.training else F.pad(self.a(x), (0, 1))
+
+    model = TwoWidths()
+    pipe = stagecut.pipeline(stagecut.partition(model, 1, (X,)), model, loss_fn=torch.mean)
+    with pytest.raises(UnsupportedError, match=r"other code in eval.*training=False"):
+        pipe.eval()
+    assert pipe.training and float(pipe.train_step(X)) == pytest.approx(model(X).mean().item())
