@@ -13,8 +13,9 @@ from stagecut.ir.devices import cluster as named_cluster
 
 
 def find_cluster(given: Cluster | str | Path | None, n_devices: int) -> Cluster:
-    """`n_devices` devices of what the user gave; without it, of the GPUs present, if the table has
-    them, else the assumed ones.
+    """`n_devices` devices of what the user gave.
+
+    Without it: of the GPUs present, if the table has them, else the assumed ones.
 
     Raises:
         ArgumentError: there is no such cluster, or it has fewer devices.

@@ -48,6 +48,42 @@ def test_the_dtype_of_products_is_an_option(shell: Shell) -> None:
     assert fast["bottleneck_seconds"] < plain["bottleneck_seconds"] / 2
 
 
+def test_one_row_is_an_example_too(shell: Shell) -> None:
+    options = ("plan", "hf:gpt2", "-n", "2", "--length", "32", "--json")
+    one, two = (json.loads(shell.run(*options, "--rows", rows)) for rows in ("1", "2"))
+    assert not [note for note in one["notes"] if "estimated" in note]
+    flops = [sum(s["flops_forward"] for s in plan["stages"]) for plan in (one, two)]
+    assert flops[1] == 2 * flops[0]
+
+
+def test_what_is_auto_is_searched_for(shell: Shell) -> None:
+    options = ("plan", f"{TINY}:mlp", "-n", "4", "--cluster", "A100", "--json")
+    auto = ("--batch-size", "16", "--replicas", "auto", "--schedule", "auto", "-m", "auto")
+    found = json.loads(shell.run(*options, *auto))
+    assert len({(a["schedule"], a["replicas"]) for a in found["alternatives"]}) > 2
+    best = found["alternatives"][0]
+    assert (found["replicas"], found["n_microbatches"]) == (
+        best["replicas"],
+        best["n_microbatches"],
+    )
+    fixed = json.loads(shell.run(*options, "--batch-size", "16", "--replicas", "2", "-m", "4"))
+    assert (fixed["replicas"], fixed["n_microbatches"], len(fixed["stages"])) == (2, 4, 2)
+    assert "batch_size" in shell.refused(*options[:-1], "--replicas", "auto")
+
+
+def test_a_cluster_file_is_planned_for(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'devices = ["A100", "T4"]\n[inside]\nlatency_seconds = 0.25\nbytes_per_second = 1e9\n'
+    )
+    options = ("plan", f"{TINY}:mlp", "-n", "2", "--json", "--cluster", str(path))
+    figures = json.loads(shell.run(*options))
+    assert [d["name"] for d in figures["cluster"]["devices"]] == ["A100-80GB", "T4"]
+    assert figures["stages"][0]["send_seconds"] >= 0.25
+    path.write_text("devices = []")
+    assert "needs devices" in shell.refused(*options)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -78,6 +114,7 @@ def test_nothing_is_saved_when_planning_fails(shell: Shell, tmp_path: Path) -> N
 
 
 def test_numbers_out_of_range_are_a_usage_error() -> None:
-    result = stagecut("plan", f"{TINY}:mlp", "-n", "0")
-    assert result.returncode == 2
-    assert "--devices" in result.stderr
+    for option, value in (("--devices", "0"), ("--replicas", "0"), ("--microbatches", "few")):
+        result = stagecut("plan", f"{TINY}:mlp", "-n", "2", option, value)
+        assert result.returncode == 2
+        assert option in result.stderr

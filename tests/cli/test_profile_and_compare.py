@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,11 @@ import torch
 
 from stagecut.cli.compare import error_text, figures, predicted_peaks
 from stagecut.cli.peak import Watched
+from stagecut.ir.clusterfile import load_cluster
+from stagecut.ir.device import Link
+from stagecut.ir.devices import device
 from stagecut.ir.timeline import Spans, Timeline, TransferSpans
+from stagecut.links import cluster_of, fitted_link
 from stagecut.passes import load_profile
 from tests.cli.support import Shell, stagecut
 
@@ -58,6 +64,62 @@ def test_a_run_is_compared_with_its_plan() -> None:
     errors = [float(line.split()[-1].rstrip("%")) for line in lines if "peak memory" in line]
     assert errors == pytest.approx([0, 0], abs=25)  # of a few KiB, of which messages are a part
     assert "(median of 2)" in lines[-1]
+
+
+def test_links_are_measured_and_planned_with(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    result = stagecut("profile", "--links", "-n", "3", "-o", str(path))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("GB/s") == 3 and f"--cluster {path}" in result.stdout
+    found = load_cluster(path)
+    assert [d.name for d in found.devices] == ["CPU"] * 3
+    for pair in ((0, 1), (0, 2), (1, 2)):
+        link = found.link(*pair)
+        assert 1e-6 < link.latency_seconds < 0.1 and 1e7 < link.bytes_per_second < 1e12
+        assert link.source == f"measured by gloo between ranks {pair[0]} and {pair[1]}"
+    options = ("plan", f"{TINY}:mlp", "-n", "3", "--cluster", str(path), "--json")
+    figures = json.loads(shell.run(*options))
+    assert figures["stages"][0]["send_seconds"] > found.link(0, 1).latency_seconds
+
+
+def test_links_of_torchrun_s_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    what = ["-m", "stagecut.cli", "profile", "--links", "-o", str(path)]
+    done = subprocess.run(
+        [sys.executable, *command, *what], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("GB/s") == 1
+    assert len(load_cluster(path).devices) == 2 and not load_cluster(path).pairs
+
+
+def test_links_and_models_are_not_mixed(shell: Shell) -> None:
+    assert "leave MODEL out" in shell.refused("profile", f"{TINY}:mlp", "--links")
+    assert "name a MODEL" in shell.refused("profile", "-n", "2")
+
+
+def test_a_line_is_fitted_to_messages() -> None:
+    sizes = (1, 1000, 10**6, 10**8)
+    link = fitted_link(sizes, [2e-5 + n / 4e9 for n in sizes], "made up")
+    assert link.latency_seconds == pytest.approx(2e-5, rel=1e-3)
+    assert link.bytes_per_second == pytest.approx(4e9, rel=1e-3)
+    flat = fitted_link(sizes, [1e-3, 1e-3, 1e-3, 0.9e-3], "made up")
+    assert flat.latency_seconds >= 0 and flat.bytes_per_second > 0
+
+
+def test_nodes_of_a_measured_cluster() -> None:
+    near, far, farther = Link(1e-6, 1e10), Link(1e-4, 1e9), Link(1e-4, 5e8)
+    links = {(0, 1): near, (2, 3): near, (0, 2): far, (0, 3): far, (1, 2): far, (1, 3): farther}
+    made = cluster_of([device("CPU")] * 4, ["a", "a", "b", "b"], links)
+    assert (made.devices_per_node, made.inside, made.between) == (2, near, farther)
+    assert all(made.link(*pair) == link for pair, link in links.items())
+
+
+def test_a_run_keeps_to_a_cluster_and_a_limit(shell: Shell) -> None:
+    options = ("run", f"{TINY}:mlp", "-n", "2")
+    assert "stage" in shell.refused(*options, "--memory-limit", "1KiB")
+    assert "abacus" in shell.refused(*options, "--cluster", "abacus")
 
 
 def test_figures_of_a_timeline() -> None:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+Count = Any
+"""A number of 1 or more, or `auto`; typer knows no such union."""
+
+
+def count_or_auto(text: str) -> int | str:
+    """The number, or the word."""
+    if str(text) == "auto":
+        return "auto"
+    if not str(text).isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is no number of 1 or more, nor auto")
+    return int(text)
+
 
 Model = Annotated[
     str,
@@ -35,11 +48,12 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        metavar="NAME",
+        metavar="NAME_OR_FILE",
         show_default=False,
-        help="The devices to plan for: [bold]A100[/bold], H100, V100, T4, CPU, ..., or nodes as "
-        "[bold]dgx-h100[/bold], p4d, g5. Without it: the GPUs of this machine, else A100s, and "
-        "the plan says that it assumed them.",
+        help="The devices to plan for: [bold]A100[/bold], H100, V100, T4, CPU, ..., nodes as "
+        "[bold]dgx-h100[/bold], p4d, g5, or a [bold].toml[/bold] file that describes yours, as "
+        "[bold]stagecut profile --links[/bold] writes. Without it: the GPUs of this machine, else "
+        "A100s, and the plan says that it assumed them.",
     ),
 ]
 Schedule = Annotated[
@@ -49,18 +63,39 @@ Schedule = Annotated[
         metavar="NAME",
         help="The order of the work: [bold]1f1b[/bold] (little memory), [bold]gpipe[/bold] (all "
         "forwards, then all backwards), [bold]forward[/bold] (inference), or interleaved, "
-        "zero_bubble, zb_v, dualpipe_v (smaller bubbles).",
+        "zero_bubble, zb_v, dualpipe_v (smaller bubbles). [bold]auto[/bold] takes the fastest "
+        "that fits.",
     ),
 ]
 Microbatches = Annotated[
-    int | None,
+    Count | None,
     typer.Option(
         "--microbatches",
         "-m",
         metavar="M",
-        min=1,
+        parser=count_or_auto,
         show_default="4 a stage",
-        help="Micro-batches a step.",
+        help="Micro-batches a step; [bold]auto[/bold] searches, with --batch-size.",
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        metavar="ROWS",
+        min=1,
+        show_default=False,
+        help="Rows of a step over all replicas; the micro-batches share them.",
+    ),
+]
+Replicas = Annotated[
+    Count,
+    typer.Option(
+        "--replicas",
+        metavar="R",
+        parser=count_or_auto,
+        help="Copies of the pipeline, each on its share of the devices and of the batch; "
+        "[bold]auto[/bold] searches, with --batch-size.",
     ),
 ]
 Method = Annotated[
@@ -111,7 +146,7 @@ Dtype = Annotated[
     ),
 ]
 Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", min=2, help="hf: models only: rows of a micro-batch.")
+    int, typer.Option("--rows", metavar="N", min=1, help="hf: models only: rows of a micro-batch.")
 ]
 Length = Annotated[
     int | None,

@@ -19,6 +19,8 @@ def plan(
     cluster: options.Cluster = None,
     schedule: options.Schedule = "1f1b",
     microbatches: options.Microbatches = None,
+    batch_size: options.BatchSize = None,
+    replicas: options.Replicas = 1,
     method: options.Method = "auto",
     memory_limit: options.MemoryLimit = None,
     recompute: options.Recompute = "auto",
@@ -40,12 +42,24 @@ def plan(
       stagecut plan hf:gpt2 -n 4
 
       stagecut plan my_models:build -n 8 --cluster H100 --memory-limit 24GiB
+
+      stagecut plan hf:gpt2-xl -n 8 --batch-size 64 --replicas auto --schedule auto
     """
     made, _ = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
         Request(
-            devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute, dtype
+            devices,
+            cluster,
+            schedule,
+            microbatches,
+            method,
+            memory_limit,
+            cost,
+            recompute,
+            dtype,
+            batch_size,
+            replicas,
         ),
         weights=False,
     )

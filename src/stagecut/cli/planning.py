@@ -21,12 +21,14 @@ class Request:
     n_devices: int
     cluster: str | None
     schedule: str
-    n_microbatches: int | None
+    n_microbatches: int | str | None
     method: str
     memory_limit: str | None
     cost: str = "roofline"
     recompute: str = "auto"
     dtype: str | None = None
+    batch_size: int | None = None
+    replicas: int | str = 1
 
 
 def make_plan(
@@ -57,6 +59,8 @@ def make_plan(
             recompute=request.recompute,  # type: ignore[arg-type]
             cost=request.cost,
             dtype=request.dtype,
+            batch_size=request.batch_size,
+            replicas=request.replicas,
             training=request.schedule != "forward",
         )
     return plan, loaded

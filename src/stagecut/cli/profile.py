@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,19 +14,31 @@ from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.models import Loaded, load_model
 from stagecut.ir.errors import ArgumentError
+from stagecut.report.units import seconds_text
 
 if TYPE_CHECKING:
     from stagecut.passes import Profile
 
 
 def profile(
-    model: options.Model,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the times go. Those it has are kept."
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="As for [bold]stagecut plan[/bold]; left out with --links.",
         ),
-    ] = Path("profile.json"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            show_default="profile.json, with --links cluster.toml",
+            help="Where the times go; those it has are kept.",
+        ),
+    ] = None,
     rows: options.Rows = 4,
     length: options.Length = None,
     inference: Annotated[
@@ -35,6 +48,24 @@ def profile(
         int | None,
         typer.Option(
             "--threads", metavar="N", min=1, show_default="all", help="CPU only: threads of an op."
+        ),
+    ] = None,
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links",
+            help="Time no model but messages between devices: those of the ranks that torchrun "
+            "started, else of local processes. Writes a cluster for --cluster.",
+        ),
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            metavar="N",
+            min=2,
+            show_default="the GPUs here, else 2",
+            help="--links only: how many local processes.",
         ),
     ] = None,
 ) -> None:
@@ -48,7 +79,45 @@ def profile(
       stagecut profile hf:gpt2 -o gpt2.json
 
       stagecut plan hf:gpt2 -n 4 --cost gpt2.json
+
+      torchrun --nproc-per-node 8 -m stagecut.cli profile --links -o here.toml
+
+      stagecut plan hf:gpt2 -n 8 --cluster here.toml
     """
+    if links:
+        if model is not None:
+            raise ArgumentError("--links times no model; leave MODEL out, or --links")
+        _write_links(output or Path("cluster.toml"), ranks)
+        return
+    if model is None or ranks is not None:
+        raise ArgumentError("name a MODEL, or give --links; -n goes with --links alone")
+    _write_times(model, output or Path("profile.json"), rows, length, inference, threads)
+
+
+def _write_links(output: Path, ranks: int | None) -> None:
+    from stagecut.cli.links import write_links
+
+    made = write_links(output, ranks)
+    if made is None:
+        return
+    console = Console(highlight=False)
+    for a, b in combinations(range(len(made.devices)), 2):
+        link = made.link(a, b)
+        console.print(
+            f"ranks {a} and {b}: {seconds_text(link.latency_seconds)}, "
+            f"{link.bytes_per_second / 1e9:.3g} GB/s"
+        )
+    console.print(f"Plan with --cluster {output}", soft_wrap=True)
+
+
+def _write_times(
+    model: str,
+    output: Path,
+    rows: int,
+    length: int | None,
+    inference: bool,
+    threads: int | None,
+) -> None:
     example = Example(rows, length, training=not inference)
     with Console(stderr=True).status(f"Loading {model} ..."):
         import torch

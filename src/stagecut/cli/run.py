@@ -32,7 +32,9 @@ def run(
     ] = 5,
     schedule: options.Schedule = "1f1b",
     microbatches: options.Microbatches = None,
+    cluster: options.Cluster = "CPU",
     method: options.Method = "auto",
+    memory_limit: options.MemoryLimit = None,
     recompute: options.Recompute = "auto",
     cost: options.Cost = "roofline",
     compare: Annotated[
@@ -62,7 +64,9 @@ def run(
     if (Path(model) / "plan.json").is_file():
         _run_export(Path(model), devices, steps, compare)
     else:
-        request = Request(devices, "CPU", schedule, microbatches, method, None, cost, recompute)
+        request = Request(
+            devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute
+        )
         _run_model(model, Example(rows, length), request, steps, compare)
 
 
