@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -16,9 +16,11 @@ from typing import Any
 from torch import nn
 
 from stagecut.frontend.decisions import Decision, Recorded, Recorder
+from stagecut.frontend.draws import drawing_modules
 from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import ExampleFails
 from stagecut.frontend.exporting import Exported, export
+from stagecut.frontend.keeping import python_draws
 from stagecut.frontend.opaque import Unfit, opaque_modules
 from stagecut.frontend.running import can_run, negated, one_row_more, run
 from stagecut.ir.errors import TraceError
@@ -35,6 +37,8 @@ class Means:
     """Paths of the modules that are one op each."""
     recorded: Recorded | None = None
     """Whose decisions by data are those of the example; None: nobody's."""
+    frozen_draws: bool = False
+    """Whether what Python's generators drew stays as it was drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,17 @@ class Around:
     """Why, one a failure."""
     decisions: tuple[Decision, ...] = ()
     """What the example decided, where `means.recorded`."""
+    drew: bool = False
+    """Whether Python code that was traced drew random numbers."""
+
+
+class _Draws(Exception):
+    """Modules draw random numbers in Python, which a trace would draw once for good."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        named = ", ".join(filter(None, paths)) or "the model"
+        super().__init__(f"{named} draws from Python's or numpy's generator")
+        self.paths = paths
 
 
 def export_around(
@@ -66,7 +81,10 @@ def export_around(
         ExampleFails: the model raises on the example.
         TraceError: the first failure, where no means helps.
     """
-    means = means or Means(recorded=Recorded(None) if frontend == "recorded" else None)
+    means = means or Means(
+        recorded=Recorded(None) if frontend == "recorded" else None,
+        frozen_draws=frontend == "export",
+    )
     reasons: list[str] = []
     first: TraceError | None = None
     for _ in range(_ATTEMPTS):
@@ -78,6 +96,10 @@ def export_around(
             return _attempt(model, example, means, tuple(reasons), recorder)
         except ExampleFails:
             raise
+        except _Draws as error:
+            reasons.append(str(error))
+            alike = [path for own in error.paths for path in _alike(model, own)]
+            following = _with(means, alike) or replace(means, frozen_draws=True)
         except Unfit as error:
             reasons.append(str(error))
             following = _wider(means, error.path)
@@ -110,10 +132,14 @@ def _attempt(
     reasons: tuple[str, ...],
     recorder: Recorder | None,
 ) -> Around:
-    with opaque_modules(model, example, means.opaque):
-        exported = export(model, example, lengths=means == Means(), recorder=recorder)
+    whole = not means.opaque and means.recorded is None
+    with opaque_modules(model, example, means.opaque), python_draws() as drawn:
+        exported = export(model, example, lengths=whole, recorder=recorder)
+        drew = drawn()
+        if drew and not means.frozen_draws:
+            raise _Draws(drawing_modules(model, example))
     decisions = tuple(dict.fromkeys(recorder.repeated)) if recorder else ()
-    return Around(exported, means, reasons, decisions)
+    return Around(exported, means, reasons, decisions, drew)
 
 
 def _recorder(
@@ -145,7 +171,7 @@ def _check_alike(decisions: list[Decision], others: list[Decision], change: str)
             raise TraceError(
                 f"{here.place} decides by data, `{here.line}`: {here.value} on the example and "
                 f"{there.value} with {change}, so neither can stand for every batch. "
-                'frontend="recorded" keeps the example\'s, and raises in a step that decides otherwise'
+                'frontend="recorded" keeps the example\'s; a step that decides otherwise raises'
             )
 
 

@@ -7,7 +7,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import SpeedHints
+from stagecut.frontend.keeping import kept
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
@@ -45,6 +46,16 @@ class Exported:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is traced, and what it changed on itself meanwhile."""
+
+    model: nn.Module
+    example: Example
+    recorder: Recorder | None
+    changed: dict[str, None] = field(default_factory=dict)
+
+
 def export(
     model: nn.Module, example: Example, *, lengths: bool = True, recorder: Recorder | None = None
 ) -> Exported:
@@ -56,10 +67,16 @@ def export(
     Raises:
         TraceError: with the user's file and line, the construct and what to do.
     """
+    subject = _Subject(model, example, recorder)
     with assigned_attributes() as assigned:
-        program, notes = _with_lengths(model, example, recorder) if lengths else (None, ())
+        program, notes = _with_lengths(subject) if lengths else (None, ())
         if program is None:
-            program = _export(model, example, recorder, lengths=False)
+            program = _export(subject, lengths=False)
+    notes += tuple(
+        f"forward changes {change}, and every step finds what was there before: write into a "
+        "buffer (register_buffer) instead"
+        for change in subject.changed
+    )
     notes += tuple(
         f"forward assigns the tensor {name}, which is no buffer: stages keep the one from before; "
         "register it with register_buffer and write into it"
@@ -75,22 +92,23 @@ def export(
 
 
 def _with_lengths(
-    model: nn.Module, example: Example, recorder: Recorder | None
+    subject: _Subject,
 ) -> tuple[torch.export.ExportedProgram | None, tuple[str, ...]]:
     """The trace with symbolic lengths, or None where they have to be the example's, and why."""
+    example = subject.example
     lengths = sorted({n for leaf, _ in _leaves(example) for n in _lengths(leaf).values() if n > 1})
     if not lengths:
         return None, ()
-    n_modules = sum(1 for _ in model.modules())
+    n_modules = sum(1 for _ in subject.model.modules())
     if n_modules > _MANY_MODULES:
         shown = ", ".join(map(str, lengths))
         return None, (f"the lengths of the inputs are those of the example ({shown}): with "
                       f"{n_modules} modules, tracing others too takes long",)  # fmt: skip
     try:
-        program = _export(model, example, recorder, lengths=True)
+        program = _export(subject, lengths=True)
     except TraceError:
         # It may be the lengths, or the model: the trace without them tells.
-        program = _export(model, example, recorder, lengths=False)
+        program = _export(subject, lengths=False)
         return program, ("the lengths of the inputs are those of the example: tracing others "
                          "failed",)  # fmt: skip
     limits = _limits(program)
@@ -104,9 +122,8 @@ def _with_lengths(
     return program, (f"the model fixes lengths of its inputs: {', '.join(fixed)}",)
 
 
-def _export(
-    model: nn.Module, example: Example, recorder: Recorder | None, *, lengths: bool
-) -> torch.export.ExportedProgram:
+def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram:
+    model, example, recorder = subject.model, subject.example, subject.recorder
     shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
     for leaf, batched in _leaves(example):
         free = [0] * batched + (list(_lengths(leaf)) if lengths else [])
@@ -115,7 +132,14 @@ def _export(
 
     def attempt() -> torch.export.ExportedProgram:
         repeating = recorder.repeating() if recorder else contextlib.nullcontext()
-        with _quiet(), marked_checkpoints(), repeating, SpeedHints(), _default_device(example):
+        with (
+            _quiet(),
+            kept(model, subject.changed),
+            marked_checkpoints(),
+            repeating,
+            SpeedHints(),
+            _default_device(example),
+        ):
             return torch.export.export(
                 model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
             )

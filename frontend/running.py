@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import fails_on_example
+from stagecut.frontend.keeping import untouched
 from stagecut.frontend.trees import flatten, map_leaves, unflatten
 from stagecut.ir.errors import TraceError
 
@@ -28,7 +29,7 @@ def run(
     forwards: Mapping[str, Callable[..., Any]],
     watch: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """One forward without gradients, on copies of inputs and buffers; the generator stays.
+    """One forward without gradients, on copies of inputs and buffers; all else stays.
 
     Args:
         model: In the mode it is to run in.
@@ -48,7 +49,12 @@ def run(
         )
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     given = map_leaves(_own, dict(kwargs))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), replaced(model, forwards):
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        untouched(model),
+        replaced(model, forwards),
+    ):
         try:
             with watch or contextlib.nullcontext():
                 return functional_call(model, buffers, (), given)

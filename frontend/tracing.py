@@ -61,11 +61,23 @@ def trace(
     if frontend not in FRONTENDS:
         raise ArgumentError(f"no frontend {frontend!r}; choose {', '.join(FRONTENDS)}")
     example = prepare(model, args, kwargs or {}, split or {})
-    traced = _traced(model, example, training, split or {}, frontend)
-    if training and (places := mode_reads(model)):
-        graph = _in_both_modes(model, example, traced, places, split or {}, frontend)
-        traced = replace(traced, graph=graph)
+    traced = _both(model, example, training, split or {}, frontend)
     return replace(traced, graph=verify(traced.graph))
+
+
+def _both(
+    model: nn.Module,
+    example: Example,
+    training: bool,
+    split: Mapping[str, int | None],
+    frontend: str,
+) -> Traced:
+    """The trace, able to run in eval mode too where it is for training."""
+    traced = _traced(model, example, training, split, frontend)
+    if training and (places := mode_reads(model)):
+        graph = _in_both_modes(model, example, traced, places, split, frontend)
+        traced = replace(traced, graph=graph)
+    return traced
 
 
 def _traced(
@@ -110,8 +122,13 @@ def _account(around: Around) -> str:
 
 
 def _notes(around: Around) -> list[str]:
-    traced = [f"traced with {_account(around)}"] if around.means.opaque else []
-    return traced + [
+    notes = [f"traced with {_account(around)}"] if around.means.opaque else []
+    if around.means.frozen_draws and around.drew:
+        notes.append(
+            "forward draws from Python's or numpy's generator: every step keeps what the trace "
+            "drew; draw with torch.rand"
+        )
+    return notes + [
         f"forward decides by data at {decision}: a micro-batch that decides otherwise raises"
         for decision in around.decisions
     ]

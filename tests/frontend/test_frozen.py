@@ -1,0 +1,113 @@
+"""What a trace would freeze without a word: Python's own state and its random draws."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import stagecut
+from stagecut.frontend import trace
+from tests.cases.models import Chain
+from tests.codegen.running import pipe_of
+
+X = torch.randn(4, 8)
+
+
+class Keeps(nn.Module):
+    """Counts its calls, caches a table, keeps its last output and a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.calls = Chain(4), 0
+        self.log: list[Any] = []
+        self.seen: dict[int, Any] = {0: "first"}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if not hasattr(self, "table"):
+            self.table = torch.arange(8).float()
+        self.last = self.body(x) + self.table
+        self.log.append(self.last)
+        self.seen[self.calls] = self.last
+        return self.last if self.calls < 3 else self.last * 2
+
+
+def test_forward_leaves_nothing_fake_on_the_model() -> None:
+    model = Keeps()
+    plan = stagecut.partition(model, 2, (X,))
+    assert (model.calls, model.log, model.seen) == (0, [], {0: "first"})
+    assert not hasattr(model, "last") and not hasattr(model, "table")
+    assert not model._forward_hooks
+    pipe = stagecut.pipeline(plan, model, loss_fn=torch.mean)
+    assert float(pipe.train_step(X)) == pytest.approx(model(X).mean().item())
+
+
+def test_neither_do_modules_that_run_as_they_are() -> None:
+    class Branches(Keeps):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = super().forward(x)
+            return x * 2 if x.sum() > 0 else x
+
+    model = nn.Sequential(nn.Linear(8, 8), Branches(), nn.Linear(8, 8))
+    plan = stagecut.partition(model, 2, (X,))
+    assert plan.data.frontend.startswith("torch.export around 1 module that runs as it is")
+    assert model[1].calls == 0 and not hasattr(model[1], "last") and not hasattr(model[1], "table")
+    pipe = stagecut.pipeline(plan, model, loss_fn=torch.mean, n_microbatches=1)
+    pipe.train_step(X)
+    assert model[1].calls == 1 and model[1].last.shape == X.shape
+
+
+def test_what_forward_changes_is_reported() -> None:
+    notes = trace(Keeps(), (X,)).graph.notes
+    assert sum("forward changes calls (0, then 1)" in note for note in notes) == 1
+    assert any("assigns the tensor last" in note for note in notes)
+
+
+class Skips(nn.Module):
+    """A layer that Python's generator leaves out now and then."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.a, self.draw = nn.Linear(8, 8), draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.training and self.draw() < 0.5 else x + torch.tanh(self.a(x))
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["python", "numpy"])
+def test_a_module_that_draws_in_python_runs_as_it_is(draw: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), *(Skips(draw) for _ in range(4)), nn.Linear(8, 8))
+    random.seed(3)
+    np.random.seed(3)
+    states = random.getstate(), np.random.get_state()[1].copy()
+    pipe = pipe_of(model, {"input": X}, 3)
+    assert states[0] == random.getstate() and (states[1] == np.random.get_state()[1]).all()
+    assert "draws from Python's or numpy's generator" in pipe.plan.frontend
+    assert sum(op.target.startswith("module:") for op in pipe.plan.graph.ops) == 4
+    got = [float(pipe.train_step(X)) for _ in range(6)]
+    random.seed(3)
+    np.random.seed(3)
+    want = [model(X).square().mean().item() for _ in range(6)]
+    assert got == pytest.approx(want) and len(set(want)) > 2
+    assert_close(pipe.eval()(X), model.eval()(X))
+
+
+def test_where_the_model_itself_draws_the_plan_says_so() -> None:
+    class Draws(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Chain(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.body(x) * random.random()
+
+    notes = trace(Draws(), (X,)).graph.notes
+    assert any("every step keeps what the trace drew" in note for note in notes)
+    alone = trace(nn.Sequential(Skips(random.random)), (X,), frontend="export")
+    assert any("every step keeps what the trace drew" in note for note in alone.graph.notes)
