@@ -26,7 +26,7 @@ def place(root: Scope, name: str) -> tuple[Scope, str]:
     for part in path:
         if part not in dict(scope.named_children()):
             scope.add_module(part, Scope())
-        scope = scope[part]
+        scope = getattr(scope, part)
     return scope, leaf
 
 
@@ -50,8 +50,7 @@ def tie(root: Scope, name: str, other: str):
 '''
 OPAQUE = "opaque(self, "
 """How a stage declares a module of the user's own."""
-_OPAQUE = '''
-
+PLACES = '''
 def opaque(root: Scope, name: str):
     """A place for a module of the user's own; whoever loads the stage puts it there."""
     place(root, f"{name}.forward")
@@ -116,7 +115,7 @@ def stage_source(graph: Graph, stage: StageWiring, n_stages: int, draws: Mapping
 
 
 def _helpers(stage: StageWiring) -> str:
-    opaque = _OPAQUE if stage_modules(stage) else ""
+    opaque = f"\n{PLACES}" if stage_modules(stage) else ""
     decides = _EXPECT if any(op.target == DECISION for op in stage.ops) else ""
     return "\n".join(part.rstrip("\n") for part in (_SCOPE, opaque, decides) if part) + "\n"
 

@@ -19,7 +19,7 @@ from stagecut.clusters import find_cluster
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
-from stagecut.frontend import derive_example, trace
+from stagecut.frontend import derive_example, trace, untouched
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import ArgumentError
@@ -132,10 +132,11 @@ def partition(
 
     def costed_at(graph: Graph) -> Costed:
         profile = _profile(cost, graph, devices, training)
-        return {
-            device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
-            for device in dict.fromkeys(devices.devices)
-        }
+        with untouched(model):
+            return {
+                device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
+                for device in dict.fromkeys(devices.devices)
+            }
 
     limit = parse_limit(memory_limit)
     way = decide(
@@ -208,6 +209,7 @@ def pipeline(
     runtime: str = "auto",
     n_microbatches: int | None = None,
     schedule: ScheduleLike | None = None,
+    allow_imports: bool = False,
 ) -> Pipeline:
     """Builds the stages of a plan and connects them.
 
@@ -223,6 +225,8 @@ def pipeline(
         runtime: `local`, `distributed`, or `auto`: distributed where several ranks run.
         n_microbatches: Other than the plan's.
         schedule: Other than the plan's, with the stages on the same devices.
+        allow_imports: Whether a folder's stages may import classes of the user's own; its README
+            names them.
 
     Raises:
         PlanError: the plan and the model, or the ranks, do not belong together; on every rank,
@@ -235,6 +239,7 @@ def pipeline(
         runtime=runtime,
         n_microbatches=n_microbatches,
         schedule=schedule,
+        allow_imports=allow_imports,
     )
 
 

@@ -35,6 +35,7 @@ def connect(
     runtime: str,
     n_microbatches: int | None,
     schedule: ScheduleLike | None,
+    allow_imports: bool,
 ) -> Pipeline:
     """What `stagecut.pipeline` does; see there."""
     if runtime not in ("auto", "local", "distributed"):
@@ -43,12 +44,13 @@ def connect(
         raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
     planned = None if schedule is None else microbatches_of(schedule)
     if runtime == "local" or (runtime == "auto" and not _several_ranks()):
-        data, program, tensors = _load(plan, model, None)
+        data, program, tensors = _load(plan, model, None, allow_imports)
         made: Runtime = LocalRuntime(program, tensors, data.device_of_stage)
     else:
         asked = f"{schedule} {n_microbatches}" if not callable(schedule) else schedule.__qualname__
-        data, program, made = _distribute(plan, model, asked)
-    place_modules(data, made.runners, model)
+        data, program, made = _distribute(plan, model, asked, allow_imports)
+    if isinstance(plan, Plan):
+        place_modules(data, made.runners, model)
     return Pipeline(
         data,
         program,
@@ -66,7 +68,7 @@ def _several_ranks() -> bool:
 
 
 def _distribute(
-    plan: Plan | str | Path, model: nn.Module | None, asked: str
+    plan: Plan | str | Path, model: nn.Module | None, asked: str, allow_imports: bool
 ) -> tuple[ir.Plan, PipelineProgram, Runtime]:
     """Builds this rank's stages, once all ranks agree on the plan and fit it."""
     if not dist.is_initialized():
@@ -79,7 +81,7 @@ def _distribute(
         check_world(layout)
         device = layout.device(dist.get_rank())
         mine = [s for s, owner in enumerate(data.device_of_stage) if owner == device]
-        loaded = _load(plan, model, mine)
+        loaded = _load(plan, model, mine, allow_imports)
     except StagecutError as error:
         problem = str(error)
     ours = f"{_summary(loaded[0])} {asked}" if loaded else ""
@@ -135,11 +137,14 @@ def _data(plan: Plan | str | Path) -> ir.Plan:
 
 
 def _load(
-    plan: Plan | str | Path, model: nn.Module | None, stages: Sequence[int] | None
+    plan: Plan | str | Path,
+    model: nn.Module | None,
+    stages: Sequence[int] | None,
+    allow_imports: bool,
 ) -> tuple[ir.Plan, PipelineProgram, dict[str, torch.Tensor]]:
     """A plan with the tensors of some of its stages, or of all."""
     if not isinstance(plan, Plan):
-        data, program = read_folder(Path(plan))
+        data, program = read_folder(Path(plan), allow_imports)
         mine = range(len(program.stages)) if stages is None else stages
         held: dict[str, torch.Tensor] = {}
         for index in mine:

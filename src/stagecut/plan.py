@@ -15,6 +15,7 @@ from stagecut.ir.graph import reads
 from stagecut.ir.plan import StageReport, dump_plan, load_plan
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.timeline import Timeline
+from stagecut.opaque import opaque_modules
 from stagecut.placing import changes, moved
 from stagecut.prediction import predict, program_of
 from stagecut.report.plan import render_html, render_text
@@ -165,12 +166,21 @@ class Plan:
             raise PlanError(f"no plan at {path}: {error.strerror}") from error
         return Plan(load_plan(text))
 
-    def export(self, folder: str | Path, model: nn.Module) -> None:
+    def export(self, folder: str | Path, model: nn.Module, *, allow_imports: bool = False) -> None:
         """Writes one `.py` and one `.safetensors` a stage, which need torch alone.
+
+        Args:
+            folder: Where to; an earlier export there is replaced.
+            model: Whose weights to write.
+            allow_imports: Stages may import the classes of modules that run as they are, because
+                they could not be traced; the folder then needs their code too.
 
         Raises:
             PlanError: the model is not the one that was planned, or its weights have no values.
+            UnsupportedError: stages call modules that run as they are, and may not import them,
+                or they hold what cannot be written down.
         """
         tensors = weights_of(self.data, model)
         check_weights(self.data, tensors)
-        write_folder(Path(folder), dump_plan(self.data), self.programs(), tensors)
+        modules = opaque_modules(self.data.graph, model) if allow_imports else None
+        write_folder(Path(folder), dump_plan(self.data), self.programs(), tensors, modules)
