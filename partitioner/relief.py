@@ -21,7 +21,7 @@ from stagecut.partitioner.evaluate import LIMIT_TOLERANCE
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.search import Search
 
-_ORDERS = 10_000
+_ORDERS = 5_000
 """Budget times clusters: orders cut; one at least."""
 
 

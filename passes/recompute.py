@@ -55,15 +55,16 @@ def recomputed(graph: Graph, groups: Sequence[Group]) -> Graph:
     return replace(graph, ops=_marked(graph.ops, range(len(graph.ops)), groups))
 
 
-def modules_recomputed(graph: Graph, groups: Sequence[Group]) -> list[str]:
-    """The blocks of some groups, siblings joined: `h.0 … h.2`."""
+def modules_recomputed(graph: Graph, groups: Sequence[Sequence[Group]]) -> list[list[str]]:
+    """For each stage's groups their blocks, siblings joined: `h.0 … h.2`."""
     block_of = blocks(graph.ops)
-    return siblings_joined(list(dict.fromkeys(block_of[group[0]] for group in groups)))
+    return [
+        siblings_joined(list(dict.fromkeys(block_of[group[0]] for group in mine)))
+        for mine in groups
+    ]
 
 
-def relief_of(
-    graphs: Sequence[Graph], clustering: Clustering, groups: Sequence[Group]
-) -> Relief:
+def relief_of(graphs: Sequence[Graph], clustering: Clustering, groups: Sequence[Group]) -> Relief:
     """What recomputing each cluster frees and costs, of `graphs` annotated for each device kind.
 
     What a group frees is spread over its clusters as its forward seconds are.
@@ -111,9 +112,7 @@ def groups_to_fit(
     return tuple(sorted(chosen))
 
 
-def _marked(
-    ops: Sequence[Op], positions: Sequence[int], groups: Sequence[Group]
-) -> tuple[Op, ...]:
+def _marked(ops: Sequence[Op], positions: Sequence[int], groups: Sequence[Group]) -> tuple[Op, ...]:
     """Some ops, by their positions in the graph, with each group in a region of its own."""
     known = [number for op in ops if (number := group_of(op)) is not None]
     first = max(known, default=-1) + 1
@@ -153,9 +152,7 @@ def _of_one_mode(op: Op) -> bool:
     return any(isinstance(c, Mode) for c in op.context)
 
 
-def _ranked(
-    graph: Graph, part: Part, groups: Sequence[Group], freed: _Freed
-) -> list[Group]:
+def _ranked(graph: Graph, part: Part, groups: Sequence[Group], freed: _Freed) -> list[Group]:
     """A stage's part of each group that frees memory, cheapest first."""
     here = frozenset(part.positions)
     gains = freed.by([tuple(op for op in group if op in here) for group in groups])

@@ -200,15 +200,15 @@ class Fitter:
         self, cut: Fitted, groups: Sequence[Group], stages: Sequence[Sequence[int]]
     ) -> Fitted:
         """With a note of what each stage recomputes."""
+        stages_of = range(cut.problem.n_stages)
+        mine = [[g for g in groups if index in stages[g[0]]] for index in stages_of]
         notes = []
-        for index in range(cut.problem.n_stages):
-            mine = [group for group in groups if index in stages[group[0]]]
-            if mine:
-                ops = [cut.graph.ops[op] for group in mine for op in group]
-                seconds = sum(op.cost.forward.seconds for op in ops if op.cost)
-                modules = ", ".join(modules_recomputed(cut.graph, mine))
+        for index, modules in enumerate(modules_recomputed(cut.graph, mine)):
+            ops = [cut.graph.ops[op] for group in mine[index] for op in group]
+            seconds = sum(op.cost.forward.seconds for op in ops if op.cost)
+            if modules:
                 notes.append(
-                    f"Stage {index} recomputes {modules} in the backward, "
+                    f"Stage {index} recomputes {', '.join(modules)} in the backward, "
                     f"{seconds_text(seconds)} a micro-batch, to hold less memory."
                 )
         return replace(cut, notes=(*cut.notes, *notes))
