@@ -42,6 +42,11 @@ class Device:
     FlashAttention-2 reaches 50 to 73% of an A100's (Dao, 2023, arXiv 2307.08691)."""
     tf32: tuple[OpClass, ...] = CUDNN
     """What float32 work runs in TF32, on a device that has it."""
+    margin_share: float = 0.1
+    """Share of a GPU's memory that tensors cannot have: the CUDA context, libraries' workspaces,
+    communication buffers, and what torch's caching allocator leaves between blocks. As much as vLLM
+    leaves (`gpu_memory_utilization`, 0.9 unless told otherwise); fragmentation alone can be worse,
+    up to 33% where it was studied (GMLake, ASPLOS 2024)."""
 
     def attainable_flops_per_second(self, dtype: str, op_class: OpClass = "matrix") -> float:
         """FLOP/s that kernels of a class reach in `dtype` (as `float32`, `bfloat16`).
@@ -53,6 +58,16 @@ class Device:
             dtype = "tf32"
         share = self.attention_efficiency if op_class == "attention" else self.matrix_efficiency
         return rates.get(dtype, rates["float32"]) * share
+
+    @property
+    def margin_bytes(self) -> float:
+        """What tensors cannot have of the memory; nothing on a CPU."""
+        return self.memory_bytes * self.margin_share if self.kind != "cpu" else 0.0
+
+    @property
+    def usable_bytes(self) -> float:
+        """What tensors can have of the memory."""
+        return self.memory_bytes - self.margin_bytes
 
     @property
     def attainable_bytes_per_second(self) -> float:

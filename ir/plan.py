@@ -48,7 +48,9 @@ class StageMemory:
     """Receive and send buffers of one micro-batch each way."""
     workspace: float
     limit: float
-    """Infinity where there is none."""
+    """What tensors may take: as the user said, at most what the margin leaves of the device."""
+    margin: float = 0.0
+    """Of the device's memory, left to its allocator, libraries and context."""
 
     @property
     def saved(self) -> float:
@@ -83,6 +85,8 @@ class StageReport:
     send_seconds: float
     receive_seconds: float
     sync_seconds: float
+    optimizer_seconds: float
+    """The optimizer's step, once for all micro-batches."""
     flops_forward: float
     flops_backward: float
     memory: StageMemory
@@ -159,6 +163,8 @@ class Plan:
     torch_version: str
     constants: tuple[Constant, ...] = ()
     """The values of the graph's weights of kind `constant`."""
+    step_timings: tuple[tuple[str, float], ...] = ()
+    """Measured seconds of the optimizer's step of single weights, by name; others by roofline."""
     replicas: int = 1
     """Copies of the pipeline, each on a share of the batch; the cluster has the devices of all."""
     alternatives: tuple[Alternative, ...] = ()

@@ -4,8 +4,10 @@ from stagecut.passes.costs import annotate
 from stagecut.passes.dead import drop_dead
 from stagecut.passes.functional import out_of_place
 from stagecut.passes.groups import Clustering
-from stagecut.passes.measuring import measure
+from stagecut.passes.held import trained
+from stagecut.passes.measuring import measure, step_timings
 from stagecut.passes.memory import describe_stages, memory_of_stage
+from stagecut.passes.optimizing import step_seconds
 from stagecut.passes.parts import Part, parts_of
 from stagecut.passes.problem import build_problem, stages_of_ops
 from stagecut.passes.profile import Profile, load_profile, save_profile
@@ -40,5 +42,8 @@ __all__ = [
     "relief_of",
     "save_profile",
     "stages_of_ops",
+    "step_seconds",
+    "step_timings",
+    "trained",
     "weight_bytes",
 ]

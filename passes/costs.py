@@ -24,6 +24,7 @@ from stagecut.passes.layout import Layout
 from stagecut.passes.probe import NO_BACKWARD, Backward, Call, Probe
 from stagecut.passes.profile import Profile, call_name, measured
 from stagecut.passes.propagate import Layouts, runs
+from stagecut.passes.resolve import OPAQUE
 from stagecut.passes.sums import with_sums
 
 _Key = tuple[object, ...]
@@ -62,15 +63,19 @@ class DistinctCall:
 def distinct_calls(
     graph: Graph, device: Device, opaque: Mapping[str, nn.Module], training: bool
 ) -> tuple[DistinctCall, ...]:
-    """The different calls of a graph, in program order; what cannot be probed is left out."""
+    """The different calls of a graph, in program order.
+
+    What fake tensors cannot run is left out, but for modules that run as they are: those may look
+    at their data, which real tensors have.
+    """
     with fake_tensors():
         annotation = _Annotation(graph, device, opaque, training, None)
         annotation.run()
     found = {}
     for key, received in annotation.backwards:
-        if isinstance(annotation.probes[key], Probe):
-            call = annotation.calls[key]
-            name = call_name(call, received)
+        call = annotation.calls[key]
+        if isinstance(annotation.probes[key], Probe) or call.target.startswith(OPAQUE):
+            name = call_name(call, received, opaque)
             found[name] = DistinctCall(call, received, name)
     return tuple(found.values())
 
@@ -157,7 +162,7 @@ class _Annotation:
             shares=forward.shares,
             workspace_bytes=max(forward.workspace_bytes, backward.workspace_bytes),
         )
-        name = call_name(self.calls[key], flags) if self.profile else ""
+        name = call_name(self.calls[key], flags, self.opaque) if self.profile else ""
         timing = self.profile.timings.get(name) if self.profile else None
         return measured(cost, timing) if timing else cost
 

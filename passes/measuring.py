@@ -23,8 +23,10 @@ from stagecut.ir.graph import Graph
 from stagecut.ir.types import is_differentiable
 from stagecut.passes.costs import DistinctCall, distinct_calls
 from stagecut.passes.layout import Layout
+from stagecut.passes.optimizing import step_name, step_of
 from stagecut.passes.probe import Call, call_function, enter_context
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
+from stagecut.passes.resolve import OPAQUE
 
 _MOST_RUNS = 20
 _LEAST_RUNS = 3
@@ -32,6 +34,9 @@ _OP_SECONDS = 0.1
 """After `_LEAST_RUNS` an op stops being repeated when its runs took this long."""
 _MEMORY_SHARE = 0.5
 """An op whose tensors take more of the free memory than this is not run."""
+
+_STEP_COPIES = 16
+"""Of a 16-bit weight: its gradient, a float32 copy, two moments, and what a step makes."""
 
 _MEMINFO = Path("/proc/meminfo")
 _ASSUMED_FREE_BYTES = 4 * 2**30
@@ -47,10 +52,11 @@ def measure(
     opaque: Mapping[str, nn.Module],
     training: bool,
     *,
+    optimizer: str | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """The times of a graph's distinct ops on the present device.
+    """The times of a graph's distinct ops, and of the optimizer's steps, on the present device.
 
     Times already in the file `cache` are taken from there if it was written on the same device,
     torch and number of threads; new ones are added to it. `device` is planned for and only says
@@ -68,10 +74,38 @@ def measure(
         timing = _timed(distinct, place, opaque)
         if timing is not None:
             timings[distinct.name] = timing
+    if training and optimizer is not None:
+        timings |= _timed_steps(graph, optimizer, place, profile)
     profile = profile.with_timings(timings)
     if cache is not None and timings:
         save_profile(profile, cache)
     return profile
+
+
+def step_timings(
+    graph: Graph, profile: Profile | None, optimizer: str
+) -> tuple[tuple[str, float], ...]:
+    """(weight, seconds) of the optimizer's step of each weight that a profile has one of."""
+    if profile is None:
+        return ()
+    named = ((w.name, profile.timings.get(step_name(w.type, optimizer))) for w in graph.weights)
+    return tuple((name, timing.forward) for name, timing in named if timing is not None)
+
+
+def _timed_steps(
+    graph: Graph, optimizer: str, place: torch.device, known: Profile
+) -> dict[str, Timing]:
+    """The step of each distinct trainable weight that is not timed yet and fits here."""
+    kinds = {step_name(w.type, optimizer): w.type for w in graph.weights if w.trainable}
+    found = {}
+    for name, kind in kinds.items():
+        fits = _STEP_COPIES * kind.hint_bytes < _MEMORY_SHARE * _free_bytes(place)
+        if name in known.timings or not fits:
+            continue
+        step = step_of(kind, optimizer, place, foreach=place.type == "cuda")
+        if step is not None:
+            found[name] = Timing(_median_seconds(step, place), 0.0, 0.0)
+    return found
 
 
 def present_device_name() -> str:
@@ -93,7 +127,7 @@ def _known(cache: Path | None, place: torch.device) -> Profile:
 def _timed(
     distinct: DistinctCall, place: torch.device, opaque: Mapping[str, nn.Module]
 ) -> Timing | None:
-    """The op's times, or None where it does not fit here."""
+    """The op's times, or None where it does not fit here, or a user's module refuses its data."""
     if _bytes(distinct.call) > _MEMORY_SHARE * _free_bytes(place):
         return None
     try:
@@ -101,6 +135,10 @@ def _timed(
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
+    except Exception:  # a user's module may fail on random data, in its own way
+        if distinct.call.target.startswith(OPAQUE):
+            return None
+        raise
 
 
 def _run(distinct: DistinctCall, place: torch.device, opaque: Mapping[str, nn.Module]) -> Timing:

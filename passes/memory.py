@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from stagecut.ir.device import Cluster
 from stagecut.ir.graph import Graph
@@ -13,6 +14,7 @@ from stagecut.passes.groups import Clustering
 from stagecut.passes.held import Held
 from stagecut.passes.liveness import Profile, stage_profile
 from stagecut.passes.modules import module_names
+from stagecut.passes.optimizing import NONE_TIMED, step_seconds
 from stagecut.passes.parts import Part, parts_of
 from stagecut.passes.problem import stages_of_ops
 from stagecut.passes.transfers import transfers
@@ -29,12 +31,14 @@ def describe_stages(
     optimizer: str,
     training: bool,
     n_microbatches: int | None = None,
+    step_timings: Mapping[str, float] = NONE_TIMED,
 ) -> tuple[StageReport, ...]:
     """One report a stage; seconds and bytes are of one micro-batch.
 
     `stage` (shape [clusters]) has the stage of each cluster, `device_of_stage` (shape [k]) the
-    rank that owns each stage. Without `n_microbatches` there are taken to be more than any stage
-    has in flight.
+    rank that owns each stage. `step_timings` has measured seconds of weights' optimizer steps, by
+    name; the others' follow from the device. Without `n_microbatches` there are taken to be more
+    than any stage has in flight.
     """
     stages = stages_of_ops(graph, clustering, stage)
     moved = transfers(graph, stages, training)
@@ -58,9 +62,12 @@ def describe_stages(
                 send_seconds=float(evaluation.send_seconds[index]),
                 receive_seconds=float(evaluation.receive_seconds[index]),
                 sync_seconds=float(evaluation.sync_seconds[index]),
+                optimizer_seconds=(
+                    step_seconds(part.weights, optimizer, device, step_timings) if training else 0.0
+                ),
                 flops_forward=sum(cost.forward.flops for cost in costs),
                 flops_backward=sum(cost.backward.flops for cost in costs),
-                memory=memory,
+                memory=replace(memory, margin=device.margin_bytes),
                 sends=tuple(t for t in moved if t.source == index),
                 receives=tuple(t for t in moved if t.destination == index),
             )

@@ -48,7 +48,7 @@ def build_problem(
     other kind of device in the cluster, by its name. Stage s runs on device s, or s modulo the
     devices where there are fewer. `in_flight` (shape [n_stages]) says how many micro-batches'
     saved tensors each stage holds. `memory_limit` is in bytes, for every stage or one each; None
-    means what each device has. `pins` are module paths to stages.
+    means what tensors can have of each device's. `pins` are module paths to stages.
 
     Raises:
         ArgumentError: an argument does not fit; InfeasibleError: pins contradict each other.
@@ -268,7 +268,7 @@ def _limits(
     given: float | Sequence[float] | None, cluster: Cluster, ranks: Sequence[int]
 ) -> FloatArray:
     if given is None:
-        return _floats([cluster.devices[rank].memory_bytes for rank in ranks])
+        return _floats([cluster.devices[rank].usable_bytes for rank in ranks])
     if isinstance(given, int | float):
         return np.full(len(ranks), float(given))
     return _floats(list(given))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from torch import nn
+
 from stagecut.ir.cost import Cost
 from stagecut.ir.errors import ArgumentError
 from stagecut.passes.probe import Call
+from stagecut.passes.resolve import OPAQUE, opaque_path
 
 FORMAT = 1
 """Raised whenever the file changes so that older readers would misread it."""
@@ -50,10 +54,25 @@ class Profile:
         return replace(self, timings={**self.timings, **timings})
 
 
-def call_name(call: Call, received: Sequence[bool]) -> str:
-    """What a call is filed under: its target, and a digest of all that its time depends on."""
-    everything = repr((call.key, call.state, tuple(received)))
-    return f"{call.target}#{hashlib.sha256(everything.encode()).hexdigest()[:16]}"
+def call_name(call: Call, received: Sequence[bool], opaque: Mapping[str, nn.Module]) -> str:
+    """What a call is filed under: its target, and a digest of all that its time depends on.
+
+    A module that runs as it is goes by what it is, not by its path in the model.
+    """
+    target, key = call.target, call.key
+    if (path := opaque_path(target)) is not None and path in opaque:
+        kind = type(opaque[path])
+        target, key = f"{OPAQUE}{kind.__qualname__}", (_code(kind), repr(opaque[path]), *key[1:])
+    everything = repr((key, call.state, tuple(received)))
+    return f"{target}#{hashlib.sha256(everything.encode()).hexdigest()[:16]}"
+
+
+def _code(kind: type[nn.Module]) -> str:
+    """The source of a class; its name where there is none."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def measured(cost: Cost, timing: Timing) -> Cost:

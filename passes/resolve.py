@@ -15,12 +15,13 @@ from stagecut.ir.errors import GraphError, UnsupportedError
 from stagecut.ir.graph import Arg, ByMode, Ref, StageDevice, TorchConstant, WeightRef
 
 _PYTHON = {"operator": operator, "_operator": operator, "math": math, "builtins": builtins}
-_OPAQUE = "module:"
+OPAQUE = "module:"
+"""What the targets of modules that run as they are begin with."""
 
 
 def opaque_path(target: str) -> str | None:
     """The module path of an opaque target such as `module:encoder.lstm`; None for any other."""
-    return target.removeprefix(_OPAQUE) if target.startswith(_OPAQUE) else None
+    return target.removeprefix(OPAQUE) if target.startswith(OPAQUE) else None
 
 
 def function_of(target: str, opaque: Mapping[str, nn.Module]) -> Callable[..., Any]:

@@ -48,6 +48,8 @@ class Costed:
     """Shape [n]: the part of each cluster's backward that only weights need."""
     gradient_share: float
     """Bytes of gradients over the bytes held for weights."""
+    optimizer_seconds_per_byte: float = 0.0
+    """The optimizer's step, for each byte held for weights."""
 
 
 def between(known: Mapping[int, Costed], rows: int) -> Costed | None:
@@ -75,6 +77,7 @@ def between(known: Mapping[int, Costed], rows: int) -> Costed | None:
         a.kinds,
         mixed(a.weight_half_seconds, b.weight_half_seconds),
         a.gradient_share,
+        a.optimizer_seconds_per_byte,
     )
 
 
@@ -138,7 +141,7 @@ def step_costs(
         backward_weight_seconds=_floats(weight_half),
         saved_bytes=_floats(evaluation.saved_bytes),
         static_bytes=_floats(evaluation.weight_bytes + evaluation.workspace_bytes),
-        optimizer_seconds=(0.0,) * k,
+        optimizer_seconds=_floats(evaluation.weight_bytes * costed.optimizer_seconds_per_byte),
         edges=edges,
         reductions=_reductions(costed, problem, stage, evaluation.weight_bytes, sum_seconds),
     )

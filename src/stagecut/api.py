@@ -38,6 +38,7 @@ from stagecut.passes import (
     load_profile,
     measure,
     out_of_place,
+    step_timings,
 )
 from stagecut.pipe import Pipeline
 from stagecut.placing import placed
@@ -97,7 +98,9 @@ def partition(
         replicas: Copies of the pipeline, each on its share of the devices and of the batch; `auto`
             searches.
         training: Plan for training; False plans inference, with the model in eval mode.
-        optimizer: Whose state the memory must hold: `sgd`, `momentum`, `adam`, `adamw`, …
+        optimizer: Whose state the memory must hold and whose step is timed: `sgd`, `momentum`,
+            `adam`, `adamw`, `adafactor`, `adam8bit`, `none`; with `_master` at the end
+            (`adamw_master`) one that works on float32 copies of 16-bit weights.
         dtype: How float32 products run on GPUs that have TF32: `float32`, `tf32`, or None, as torch
             does unless told otherwise: TF32 in convolutions and recurrent layers alone. It changes
             the plan's figures and nothing in torch: allow TF32 there yourself. A model in bfloat16
@@ -130,11 +133,18 @@ def partition(
     traced = trace(model, args, kwargs, training=training, split=split, frontend=frontend)
     graph = drop_dead(out_of_place(traced.graph))
 
+    def profile_of(graph: Graph) -> Profile | None:
+        opaque = opaque_modules(graph, model)
+        with untouched(model):
+            return _profile(cost, graph, devices, training, optimizer, opaque)
+
+    example, profile = graph, profile_of(graph)
+
     def costed_at(graph: Graph) -> Costed:
-        profile = _profile(cost, graph, devices, training)
+        known = profile if graph is example else profile_of(graph)
         with untouched(model):
             return {
-                device.name: annotate(graph, device, opaque_modules(graph, model), training, profile)
+                device.name: annotate(graph, device, opaque_modules(graph, model), training, known)
                 for device in dict.fromkeys(devices.devices)
             }
 
@@ -193,6 +203,7 @@ def partition(
         frontend=traced.frontend,
         torch_version=torch.__version__,
         constants=constants_of(traced.constants),
+        step_timings=step_timings(graph, profile, optimizer),
         replicas=way.replicas,
         alternatives=way.alternatives,
         notes=(*assumed, *graph.notes, *fitted.notes),
@@ -248,7 +259,14 @@ def _check_count(n_gpus: int) -> None:
         raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
 
 
-def _profile(cost: str | Path, graph: Graph, cluster: Cluster, training: bool) -> Profile | None:
+def _profile(
+    cost: str | Path,
+    graph: Graph,
+    cluster: Cluster,
+    training: bool,
+    optimizer: str,
+    opaque: Mapping[str, nn.Module],
+) -> Profile | None:
     """Measured times to plan with; None for the roofline."""
     if cost == "roofline":
         return None
@@ -262,7 +280,7 @@ def _profile(cost: str | Path, graph: Graph, cluster: Cluster, training: bool) -
             f"cost='measured' times the one device that is present, and the cluster has "
             f"{', '.join(sorted(kinds))}; use cost='roofline'"
         )
-    return measure(graph, cluster.devices[0], {}, training, cache=_cache())
+    return measure(graph, cluster.devices[0], opaque, training, optimizer=optimizer, cache=_cache())
 
 
 def _cache() -> Path:

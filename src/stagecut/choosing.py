@@ -26,7 +26,7 @@ from stagecut.partitioner.planning import (
     search,
 )
 from stagecut.partitioner.schedules import SCHEDULES
-from stagecut.passes import build_problem, recomputable, recomputed
+from stagecut.passes import build_problem, recomputable, recomputed, step_seconds, trained
 from stagecut.resizing import rows_of, rows_symbol, with_rows
 from stagecut.timetables import ScheduleLike, timetable
 
@@ -101,7 +101,7 @@ def decide(
     annotated = cache(lambda rows: costed_at(with_rows(graph, rows)))
     exact = cache(lambda rows, again: _costed(annotated(rows), cluster, optimizer, again))
     known = cache(lambda again: {rows: exact(rows, again) for rows in _sampled(found)})
-    least = min(device.memory_bytes for device in cluster.devices)
+    least = min(device.usable_bytes for device in cluster.devices)
     setting = Setting(
         costed=cache(lambda rows, again: between(known(again), rows) or exact(rows, again)),
         cluster=lambda replicas: pipeline_cluster(cluster, replicas),
@@ -184,7 +184,9 @@ def _costed(costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, again
     gradients = sum(w.type.hint_bytes for w in base.weights if w.trainable)
     held = float(problem.weight_bytes.sum())
     share = gradients / held if held and base.training else 0.0
-    return Costed(problem, kinds, np.asarray(halves, dtype=np.float64), share)
+    step = step_seconds(trained(base), optimizer, cluster.devices[0]) if base.training else 0.0
+    a_byte = step / held if held else 0.0
+    return Costed(problem, kinds, np.asarray(halves, dtype=np.float64), share, a_byte)
 
 
 def check_wish(wish: Wish, n_devices: int, pins: Mapping[str, int]) -> None:

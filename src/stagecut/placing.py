@@ -26,7 +26,7 @@ def placed(
     cluster = pipeline_cluster(plan.cluster, plan.replicas)
     reports = describe_stages(
         plan.graph, problem, clustering, stage, evaluation, cluster, plan.device_of_stage,
-        plan.optimizer, plan.graph.training, plan.n_microbatches,
+        plan.optimizer, plan.graph.training, plan.n_microbatches, dict(plan.step_timings),
     )  # fmt: skip
     made = replace(
         plan,
@@ -98,7 +98,7 @@ def _is_under(scope: str, module: str) -> bool:
 
 def _within_devices(reports: Sequence[StageReport], cluster: Cluster) -> tuple[StageReport, ...]:
     """A stage planned without a limit still has its device's memory to fit in."""
-    limits = [min(r.memory.limit, cluster.devices[r.rank].memory_bytes) for r in reports]
+    limits = [min(r.memory.limit, cluster.devices[r.rank].usable_bytes) for r in reports]
     return tuple(
         replace(report, memory=replace(report.memory, limit=limit))
         for report, limit in zip(reports, limits, strict=True)

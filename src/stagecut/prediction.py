@@ -16,6 +16,7 @@ from stagecut.partitioner.schedules import (
     check,
     expand,
     forward_on,
+    in_flight,
     simulate,
 )
 from stagecut.timetables import ScheduleLike, scheduled
@@ -89,7 +90,7 @@ def _edges(plan: Plan) -> tuple[StageEdge, ...]:
 
 def _costs(plan: Plan, edges: Sequence[StageEdge]) -> StepCosts:
     stages = plan.stages
-    zeros = (0.0,) * len(stages)
+    flying = in_flight(timetable_of(plan, plan.n_microbatches))
     halves = [_halves(plan, stage) for stage in stages]
     return StepCosts(
         forward_seconds=tuple(stage.forward_seconds for stage in stages),
@@ -97,8 +98,12 @@ def _costs(plan: Plan, edges: Sequence[StageEdge]) -> StepCosts:
         backward_input_seconds=tuple(first for first, _ in halves),
         backward_weight_seconds=tuple(second for _, second in halves),
         saved_bytes=tuple(stage.memory.saved_per_microbatch for stage in stages),
-        static_bytes=tuple(stage.memory.total - stage.memory.saved for stage in stages),
-        optimizer_seconds=zeros,
+        # So that with all that a stage ever has in flight it holds what its report says.
+        static_bytes=tuple(
+            stage.memory.total - stage.memory.saved_per_microbatch * most
+            for stage, most in zip(stages, flying, strict=True)
+        ),
+        optimizer_seconds=tuple(stage.optimizer_seconds for stage in stages),
         edges=tuple(_edge_cost(plan, edge) for edge in edges),
         reductions=_reductions(plan),
     )

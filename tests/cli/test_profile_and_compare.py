@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from stagecut.cli.compare import error_text, figures, predicted_peaks
+from stagecut.cli.compare import error_text, figures, optimizer_seconds
 from stagecut.cli.peak import Watched
 from stagecut.ir.clusterfile import load_cluster
 from stagecut.ir.device import Link
@@ -59,7 +59,8 @@ def test_a_run_is_compared_with_its_plan() -> None:
     result = stagecut("run", f"{TINY}:mlp", "-n", "2", "--steps", "3", "-m", "4", "--compare")
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stdout.splitlines() if line.strip()]
-    for words in ("forward", "backward", "send", "idle, a step", "peak memory"):
+    rows = ("forward", "backward", "send", "idle, a step", "optimizer, a step", "peak memory")
+    for words in rows:
         assert sum(words in line for line in lines) == 2, words
     errors = [float(line.split()[-1].rstrip("%")) for line in lines if "peak memory" in line]
     assert errors == pytest.approx([0, 0], abs=25)  # of a few KiB, of which messages are a part
@@ -133,8 +134,9 @@ def test_figures_of_a_timeline() -> None:
         transfers=_transfers([(0, 1, "F", 0, 1.0, 1.5), (0, 1, "F", 1, 2.0, 4.5)]),
         tail=(), memory=(), critical_path=(),
     )  # fmt: skip
-    first, second = figures([timeline], [10.0, 20.0], recorded=True)
+    first, second = figures([timeline], [10.0, 20.0], [0.5, 0.25], recorded=True)
     assert (first.forward, first.backward, first.send, first.idle) == (1.0, 0.0, 0.5, 7.5)
+    assert (first.optimizer, second.optimizer) == (0.5, 0.25)
     assert (second.forward, second.backward, second.send) == (3.0, 1.0, None)
     assert (first.peak_bytes, second.peak_bytes) == (10.0, 20.0)
 
@@ -166,7 +168,12 @@ def test_the_stages_of_a_device_share_its_memory() -> None:
     plan = face.partition(model, 2, args, schedule="interleaved", cluster="CPU", n_microbatches=4)
     assert plan.n_stages == 4
     totals = [sum(s.memory.total for s in plan.stages if s.rank == r) for r in (0, 1)]
-    assert list(predicted_peaks(plan.stages)) == totals
+    timeline = plan.timeline()
+    for peak, total in zip(timeline.peak_bytes, totals, strict=True):
+        assert 0.5 * total < peak <= total  # they reach theirs at different times
+    steps = [sum(s.optimizer_seconds for s in plan.stages if s.rank == r) for r in (0, 1)]
+    assert list(optimizer_seconds(timeline)) == pytest.approx(steps)
+    assert min(steps) > 0
 
 
 def _spans(rows: list[tuple[int, int, int, str, float, float]]) -> Spans:

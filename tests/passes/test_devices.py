@@ -71,6 +71,12 @@ def test_another_dtype_is_the_model_s_own() -> None:
         cluster("A100", 1).running("bfloat16")
 
 
+def test_tensors_have_what_the_margin_leaves() -> None:
+    card, cpu = device("A100"), device("CPU")
+    assert (card.margin_bytes, card.usable_bytes) == (8e9, 72e9)
+    assert (cpu.margin_bytes, cpu.usable_bytes) == (0.0, cpu.memory_bytes)
+
+
 def test_attention_reaches_less_than_a_product() -> None:
     card = device("A100")
     product = card.attainable_flops_per_second("bfloat16")

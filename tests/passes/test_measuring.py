@@ -17,7 +17,7 @@ from stagecut.ir.graph import Graph
 from stagecut.ir.text import parse_graph
 from stagecut.passes import measuring as module
 from stagecut.passes.costs import annotate
-from stagecut.passes.measuring import measure
+from stagecut.passes.measuring import measure, step_timings
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
 from tests.passes.models import case
 
@@ -47,6 +47,22 @@ def test_models_of_every_kind_can_be_timed(name: str) -> None:
     profile = measure(graph, CPU, {}, True)
     (linear, *_) = [t for key, t in profile.timings.items() if key.startswith("aten.linear")]
     assert linear.forward > 0
+
+
+def test_the_optimizer_s_step_is_timed_for_each_distinct_weight(tmp_path: Path) -> None:
+    _, _, graph = case("frozen")
+    trainable = {w.name: w.type.hint_shape for w in graph.weights if w.trainable}
+    path = tmp_path / "times.json"
+    profile = measure(graph, CPU, {}, True, optimizer="adamw", cache=path)
+    steps = [name for name in profile.timings if name.startswith("step:")]
+    assert len(steps) == len(set(trainable.values()))
+    found = dict(step_timings(graph, profile, "adamw"))
+    assert trainable.keys() <= found.keys()
+    assert all(1e-6 < seconds < 0.1 for seconds in found.values())
+    assert step_timings(graph, profile, "sgd") == step_timings(graph, None, "adamw") == ()
+    again = measure(graph, CPU, {}, True, optimizer="adamw", cache=path)
+    assert again.timings == profile.timings
+    assert not any(n.startswith("step:") for n in measure(graph, CPU, {}, False).timings)
 
 
 def test_a_slow_op_takes_its_time() -> None:

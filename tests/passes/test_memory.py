@@ -35,7 +35,7 @@ def test_terms_of_each_stage() -> None:
     assert first.memory.saved_per_microbatch == TENSOR  # a, which it sent; x is the user's
     assert first.memory.in_flight == 2
     assert second.memory.saved_per_microbatch == 3 * TENSOR  # a, relu's result, and the output
-    assert first.memory.limit == 80e9
+    assert (first.memory.limit, first.memory.margin) == (0.9 * 80e9, 0.1 * 80e9)
     assert first.memory.fits
 
 

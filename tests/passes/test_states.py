@@ -8,7 +8,7 @@ import torch
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Weight
 from stagecut.ir.types import TensorType
-from stagecut.passes.states import OPTIMIZERS, weight_bytes
+from stagecut.passes.states import OPTIMIZERS, step_workspace_bytes, weight_bytes
 
 REAL = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -44,6 +44,25 @@ def test_equal_to_the_optimizer(name: str, shape: tuple[int, ...], dtype: str) -
 def test_eight_bit_moments() -> None:
     assert weight_bytes(weight((1024, 1024)), "adam8bit", True)[2] == 2 * (2**20 + 4 * 2**12)
     assert weight_bytes(weight((16,)), "adam8bit", True)[2] == 2 * 16 * 4
+
+
+def test_float32_copies_of_sixteen_bit_weights() -> None:
+    """ZeRO's count: 2 + 2 bytes of weight and gradient, 12 of Adam's copy and moments."""
+    for dtype in ("bfloat16", "float16"):
+        assert weight_bytes(weight((10, 10), dtype), "adamw_master", True) == (200, 200, 1200)
+    assert weight_bytes(weight((10, 10), "bfloat16"), "sgd_master", True) == (200, 200, 400)
+    plain = weight_bytes(weight((10, 10)), "adamw", True)
+    assert weight_bytes(weight((10, 10)), "AdamW_master", True) == plain
+    assert weight_bytes(weight((10, 10), "bfloat16"), "adamw_master", False) == (200, 0, 0)
+
+
+def test_temporaries_of_a_step() -> None:
+    pair = [weight((10, 10), "bfloat16"), weight((5, 10), "bfloat16")]
+    assert step_workspace_bytes(pair, "adamw", "cuda") == 300
+    assert step_workspace_bytes(pair, "adamw", "cpu") == 400
+    assert step_workspace_bytes(pair, "adamw_master", "cuda") == 600 + 600
+    assert step_workspace_bytes(pair, "sgd_master", "cuda") == 600
+    assert step_workspace_bytes(pair, "sgd", "cuda") == 0
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -30,7 +30,7 @@ CLUSTER = Cluster(
 def _stage(index: int, **changes: object) -> StageReport:
     memory = StageMemory(
         weights=100 * MIB, gradients=100 * MIB, optimizer=200 * MIB, saved_per_microbatch=12 * MIB,
-        in_flight=2 - index, boundary=3 * MIB, workspace=1.5 * MIB, limit=8 * GIB,
+        in_flight=2 - index, boundary=3 * MIB, workspace=1.5 * MIB, limit=8 * GIB, margin=1 * GIB,
     )  # fmt: skip
     crossing = (
         Transfer("add_3", 0, 1, n_bytes=3 * MIB, gradient_bytes=3 * MIB),
@@ -39,9 +39,9 @@ def _stage(index: int, **changes: object) -> StageReport:
     stage = StageReport(
         index=index, device="A100-80GB", rank=index, modules=("embed", "blocks.0 … blocks.3"),
         ops=("embedding", "linear"), forward_seconds=1.5e-3, backward_seconds=3e-3,
-        send_seconds=2e-5, receive_seconds=2e-5, sync_seconds=1e-5, flops_forward=4.5e10,
-        flops_backward=9e10, memory=memory, sends=crossing if index == 0 else (),
-        receives=crossing if index == 1 else (),
+        send_seconds=2e-5, receive_seconds=2e-5, sync_seconds=1e-5, optimizer_seconds=6e-4,
+        flops_forward=4.5e10, flops_backward=9e10, memory=memory,
+        sends=crossing if index == 0 else (), receives=crossing if index == 1 else (),
     )  # fmt: skip
     return replace(stage, **changes)  # type: ignore[arg-type]
 

@@ -10,7 +10,6 @@ from statistics import mean, median
 from rich import box
 from rich.table import Table
 
-from stagecut.ir.plan import StageReport
 from stagecut.ir.timeline import Timeline, TransferSpan
 from stagecut.report.units import bytes_text, seconds_text
 
@@ -24,15 +23,23 @@ class Figures:
     send: float | None
     """All that it sends, activations and gradients; None where it was not seen."""
     idle: float
+    """Of its device, in a step until the last backward."""
+    optimizer: float
     """Of its device, in a step."""
     peak_bytes: float
     """Of its device, all its stages together."""
 
 
 def figures(
-    timelines: Sequence[Timeline], peak_bytes: Sequence[float], *, recorded: bool
+    timelines: Sequence[Timeline],
+    peak_bytes: Sequence[float],
+    optimizer_seconds: Sequence[float],
+    *,
+    recorded: bool,
 ) -> tuple[Figures, ...]:
-    """Each stage's figures in some steps of one plan; `peak_bytes` (shape [d]) a device.
+    """Each stage's figures in some steps of one plan.
+
+    `peak_bytes` and `optimizer_seconds` have shape [d]: a device's.
 
     Computes and messages are medians. Of recorded messages only those count that an idle receiver
     waited for: nobody sees when others arrived.
@@ -44,17 +51,12 @@ def figures(
             forward=median(computes[stage, True] or [0.0]),
             backward=median(computes[stage, False] or [0.0]),
             send=sends.get(stage),
-            idle=mean(float(timeline.idle_seconds[device]) for timeline in timelines),
+            idle=mean(_idle_seconds(timeline, device) for timeline in timelines),
+            optimizer=optimizer_seconds[device],
             peak_bytes=peak_bytes[device],
         )
         for stage, device in enumerate(devices)
     )
-
-
-def predicted_peaks(stages: Sequence[StageReport]) -> tuple[float, ...]:
-    """Shape [d]: what the stages of each device need together."""
-    ranks = range(max(stage.rank for stage in stages) + 1)
-    return tuple(sum(s.memory.total for s in stages if s.rank == rank) for rank in ranks)
 
 
 def comparison(predicted: Sequence[Figures], measured: Sequence[Figures]) -> Table:
@@ -67,6 +69,7 @@ def comparison(predicted: Sequence[Figures], measured: Sequence[Figures]) -> Tab
         ("backward", lambda f: f.backward, seconds_text),
         ("send", lambda f: f.send, seconds_text),
         ("idle, a step", lambda f: f.idle, seconds_text),
+        ("optimizer, a step", lambda f: f.optimizer, seconds_text),
         ("peak memory", lambda f: f.peak_bytes, bytes_text),
     )
     for stage, (expected, found) in enumerate(zip(predicted, measured, strict=True)):
@@ -83,6 +86,19 @@ def comparison(predicted: Sequence[Figures], measured: Sequence[Figures]) -> Tab
 def error_text(predicted: float | None, measured: float | None) -> str:
     """`+12.3%` where the prediction is the greater; a dash where nothing was measured."""
     return f"{predicted / measured - 1:+.1%}" if measured and predicted is not None else "-"
+
+
+def optimizer_seconds(timeline: Timeline) -> tuple[float, ...]:
+    """Shape [d]: the optimizer's steps of each device's stages."""
+    taken = [0.0] * timeline.n_devices
+    for span in timeline.tail:
+        if span.kind == "optimizer":
+            taken[span.device] += span.end_seconds - span.start_seconds
+    return tuple(taken)
+
+
+def _idle_seconds(timeline: Timeline, device: int) -> float:
+    return timeline.pipeline_seconds - float(timeline.compute_seconds[device])
 
 
 def _computes(timelines: Sequence[Timeline]) -> dict[tuple[int, bool], list[float]]:

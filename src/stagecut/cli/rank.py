@@ -17,7 +17,7 @@ from rich.console import Console
 
 import stagecut
 from stagecut.cli.batches import Bounds, random_batch
-from stagecut.cli.compare import comparison, error_text, figures, predicted_peaks
+from stagecut.cli.compare import comparison, error_text, figures, optimizer_seconds
 from stagecut.cli.example import Example
 from stagecut.cli.models import load_model
 from stagecut.cli.peak import Watched
@@ -62,6 +62,17 @@ class StepFigures:
     """Processor time that each process spent, in rank order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one process took for a step."""
+
+    seconds: float
+    """Forward, backward and the optimizer's step."""
+    optimizer_seconds: float
+    busy_seconds: float
+    """Processor time."""
+
+
 def work(rank: int, job: Job) -> None:
     """Runs one process to its end; rank 0 prints a line a step.
 
@@ -99,21 +110,25 @@ def _steps(rank: int, job: Job) -> Iterator[StepFigures]:
     plan = load_plan(plan_file.read_text())
     pipe = _pipe(job)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=LEARNING_RATE)
-    timelines = []
+    timelines, taken = [], []
     for step in range(job.steps):
         batch = random_batch(plan.graph, job.bounds, plan.n_microbatches, seed=step)
         started, busy = time.perf_counter(), time.process_time()
         loss = pipe.train_step(**batch)
+        stepping = time.perf_counter()
         optimizer.step()
+        optimizing = time.perf_counter() - stepping
         optimizer.zero_grad()
         seconds, busy = time.perf_counter() - started, time.process_time() - busy
-        everyone: list[float] = [0.0] * job.world_size
-        dist.all_gather_object(everyone, busy)
+        everyone = [Taken(0.0, 0.0, 0.0)] * job.world_size
+        dist.all_gather_object(everyone, Taken(seconds, optimizing, busy))
+        taken.append(everyone)
         if job.compare:
             timelines.append(pipe.last_timeline())
-        yield StepFigures(step, float(loss), seconds, tuple(everyone))
+        yield StepFigures(step, float(loss), seconds, tuple(each.busy_seconds for each in everyone))
     if job.compare:
-        _compare(plan, timelines[1:] or timelines, _peaks(pipe, optimizer, batch, job.world_size))
+        peaks = _peaks(pipe, optimizer, batch, job.world_size)
+        _compare(plan, timelines[1:] or timelines, taken[1:] or taken, peaks)
 
 
 def _peaks(
@@ -132,16 +147,25 @@ def _peaks(
     return peaks
 
 
-def _compare(plan: Plan, timelines: Sequence[Timeline], peaks: Sequence[float]) -> None:
-    """Prints predicted and measured on rank 0; the step is without the optimizer's."""
+def _compare(
+    plan: Plan,
+    timelines: Sequence[Timeline],
+    taken: Sequence[Sequence[Taken]],
+    peaks: Sequence[float],
+) -> None:
+    """Prints predicted and measured on rank 0; a step is as long as its slowest process takes."""
     if dist.get_rank():
         return
     expected = predict(plan)
     console = Console(highlight=False)
     console.print()
-    predicted = figures([expected], predicted_peaks(plan.stages), recorded=False)
-    console.print(comparison(predicted, figures(timelines, peaks, recorded=True)))
-    step = median(timeline.step_seconds for timeline in timelines)
+    predicted = figures(
+        [expected], expected.peak_bytes, optimizer_seconds(expected), recorded=False
+    )
+    ranks = range(len(peaks))
+    optimizing = [median(step[rank].optimizer_seconds for step in taken) for rank in ranks]
+    console.print(comparison(predicted, figures(timelines, peaks, optimizing, recorded=True)))
+    step = median(max(each.seconds for each in step) for step in taken)
     console.print(
         f"step: predicted {seconds_text(expected.step_seconds)}, measured {seconds_text(step)} "
         f"(median of {len(timelines)}), error {error_text(expected.step_seconds, step)}"

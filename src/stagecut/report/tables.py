@@ -28,10 +28,12 @@ def placement_table(plan: Plan) -> Table:
 
 
 def time_table(plan: Plan) -> Table:
-    """What one micro-batch costs each stage; the bottleneck stands out."""
+    """What one micro-batch costs each stage, and a step the optimizer."""
     sums = any(stage.sync_seconds for stage in plan.stages)
     headings = ["stage", "forward", "", "backward", "", "transfers"]
-    headings += ["gradient sums"] * sums + ["load"]
+    headings += ["grad. sums"] * sums + ["load"]
+    steps = any(stage.optimizer_seconds for stage in plan.stages)
+    headings += ["optim."] * steps
     table = _table("work, one micro-batch")
     for heading in headings:
         table.add_column(heading, justify="right", overflow="fold")
@@ -47,13 +49,16 @@ def time_table(plan: Plan) -> Table:
         ]
         cells += [Text(seconds_text(stage.sync_seconds))] * sums
         load = Text(seconds_text(stage.seconds), style="bold yellow" if stage is slowest else "")
-        table.add_row(*cells, load)
+        step = [Text(seconds_text(stage.optimizer_seconds))] * steps
+        table.add_row(*cells, load, *step)
     return table
 
 
 def memory_table(plan: Plan) -> Table:
     """Each stage's peak, term by term; a stage that does not fit is in red."""
-    table = _table("memory at the peak")
+    several = len({stage.rank for stage in plan.stages}) < plan.n_stages
+    apart = ", which those of one device reach at different times" if several else ""
+    table = _table(f"memory at the peak of each stage{apart}")
     headings = ("weights", "grads", "optim.", "saved × in flight", "buffers", "working")
     for heading in ("stage", *headings, "total", "limit"):
         table.add_column(heading, justify="right", overflow="fold")
@@ -67,6 +72,12 @@ def memory_table(plan: Plan) -> Table:
             _total(memory),
             bytes_text(memory.limit),
         )
+    if margins := dict.fromkeys(
+        stage.memory.margin for stage in plan.stages if stage.memory.margin
+    ):
+        text = " or ".join(map(bytes_text, margins))
+        table.caption = f"and {text} of each device for its allocator, libraries and context\n"
+        table.caption_justify = "left"
     return table
 
 
