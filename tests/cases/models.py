@@ -105,6 +105,20 @@ class LongSkip(nn.Module):
         return x * first + first
 
 
+class Residual(nn.Module):
+    """Blocks whose inner width is larger than what passes between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(3))
+        self.narrow = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for wide, narrow in zip(self.wide, self.narrow, strict=True):
+            x = x + narrow(torch.relu(wide(x)))
+        return x
+
+
 class Fan(nn.Module):
     """One early value that each later layer uses: its gradient is a sum over several stages."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+import stagecut
 from tests.cases import models
 from tests.cases.transformers import bert, gpt2, llama, resnet, vit
-from tests.support.equality import Case
+from tests.support.equality import Case, cut
 
 W = models.WIDTH
 
@@ -25,14 +27,27 @@ class Entry:
     n_microbatches: int = 4
     schedule: str = "1f1b"
     optimizer: str = "sgd"
-    distributed: int | None = None
-    """The number of real processes it also trains on."""
+    distributed: int = 2
+    """The number of real processes it also runs on."""
+    training: bool = True
+    """False: only answers, as in inference."""
 
 
 def built(entry: str) -> Case:
     """A case of the table, the same in every process."""
     torch.manual_seed(0)
     return TABLE[entry].build()
+
+
+@functools.cache
+def planned(name: str, n_stages: int) -> stagecut.Plan:
+    """A plan for a case, from one of its micro-batches; made once for all tests of a process."""
+    entry, case = TABLE[name], built(name)
+    args, kwargs = cut((case.args, case.kwargs), entry.n_microbatches)[0]
+    return stagecut.partition(
+        case.model, n_stages, args, kwargs,
+        n_microbatches=entry.n_microbatches, schedule=entry.schedule, training=entry.training,
+    )  # fmt: skip
 
 
 def rows(n: int = 8, *shape: int) -> torch.Tensor:
@@ -71,6 +86,10 @@ TABLE: Mapping[str, Entry] = {
     "one microbatch": Entry(lambda: case(models.Chain, rows()), (3,), n_microbatches=1),
     "gpipe": Entry(lambda: case(models.LongSkip, rows()), schedule="gpipe", distributed=4),
     "adamw": Entry(lambda: case(models.Chain, rows()), (3,), optimizer="adamw"),
+    "many microbatches": Entry(
+        lambda: case(models.Chain, rows(32)), (2, 3), n_microbatches=16, distributed=3
+    ),
+    "residual": Entry(lambda: case(models.Residual, rows()), (2, 3, 5), distributed=3),
     "masked": Entry(lambda: case(models.Masked, rows(), rows())),
     "mask by keyword": Entry(lambda: case(models.Masked, rows(), mask=rows()), distributed=3),
     "own loss": Entry(lambda: case(models.OwnLoss, rows(), rows(), loss=itself)),
@@ -81,6 +100,15 @@ TABLE: Mapping[str, Entry] = {
         lambda: case(models.Trees, {"x": rows(), "scales": [rows()]}, loss=of_tree),
         (2, 3),
         distributed=3,
+    ),
+    "tree answers": Entry(
+        lambda: case(models.Trees, {"x": rows(), "scales": [rows()]}),
+        (2, 3),
+        schedule="forward",
+        training=False,
+    ),
+    "answers": Entry(
+        lambda: case(models.Norms, rows(8, 3, 6, 6)), (3,), schedule="forward", training=False
     ),
     "in place": Entry(lambda: case(models.InPlace, rows())),
     "long skip": Entry(lambda: case(models.LongSkip, rows()), distributed=3),

@@ -127,3 +127,16 @@ def assert_trained_alike(got: Trained, want: Trained, *, whole: bool = True) -> 
             torch.testing.assert_close(gradient, expected, msg=lambda m, n=name: f"{n}.grad: {m}")
     for name, value in got.state.items():
         torch.testing.assert_close(value, want.state[name], msg=lambda m, n=name: f"{n}: {m}")
+
+
+def assert_answers_alike(case: Case, pipe: Any, n_microbatches: int) -> None:
+    """The pipeline gives what the model gives in eval mode, in the model's own container."""
+    model = copy.deepcopy(case.model).eval()
+    with torch.no_grad():
+        parts = [model(*a, **k) for a, k in cut((case.args, case.kwargs), n_microbatches)]
+    columns = zip(*(pytree.tree_leaves(part) for part in parts), strict=True)
+    joined = [torch.cat(c) if isinstance(c[0], torch.Tensor) else c[0] for c in columns]
+    want = pytree.tree_unflatten(joined, pytree.tree_structure(parts[0]))
+    got = pipe.eval()(*case.args, **case.kwargs)
+    assert type(got) is type(want)
+    torch.testing.assert_close(got, want)
