@@ -5,7 +5,7 @@ Everything is frozen. A pass returns a new graph; nothing is changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -198,21 +198,27 @@ class Graph:
     """What the user should know about the trace, one sentence each."""
 
 
-def refs(arg: Arg) -> Iterator[Ref | WeightRef]:
+def refs(arg: Arg) -> list[Ref | WeightRef]:
     """Every value and weight an argument names, left to right."""
-    if isinstance(arg, Ref | WeightRef):
-        yield arg
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from refs(item)
+    found: list[Ref | WeightRef] = []
+    _collect((arg,), found)
+    return found
 
 
-def op_refs(op: Op) -> Iterator[Ref | WeightRef]:
+def op_refs(op: Op) -> list[Ref | WeightRef]:
     """Every value and weight an op reads, in argument order."""
-    for arg in op.args:
-        yield from refs(arg)
-    for _, arg in op.kwargs:
-        yield from refs(arg)
+    found: list[Ref | WeightRef] = []
+    _collect(op.args, found)
+    _collect((arg for _, arg in op.kwargs), found)
+    return found
+
+
+def _collect(args: Iterable[Arg], found: list[Ref | WeightRef]) -> None:
+    for arg in args:
+        if isinstance(arg, Ref) or isinstance(arg, WeightRef):  # noqa: SIM101 - twice as fast
+            found.append(arg)
+        elif isinstance(arg, tuple):
+            _collect(arg, found)
 
 
 def reads(op: Op) -> tuple[str, ...]:

@@ -253,7 +253,7 @@ def _losses(
 def _roots(part: Part) -> dict[str, str]:
     roots = dict.fromkeys(part.outside, _OUTSIDE) | {name: name for name in part.received}
     for op in part.ops:
-        given = list(op_refs(op))
+        given = op_refs(op)
         for value, share in zip(op.results, op.cost.shares if op.cost else (), strict=False):
             roots[value.name] = roots[given[share].name] if share >= 0 else value.name
     return roots

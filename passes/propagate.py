@@ -90,7 +90,7 @@ class Layouts:
 
     def made(self, op: Op, results: tuple[Layout | None, ...], shares: tuple[int, ...]) -> None:
         """Takes in what a probe of `op` found about its results."""
-        given = list(op_refs(op))
+        given = op_refs(op)
         for value, result, share in zip(op.results, results, shares, strict=True):
             found = _checked(value.type, result)
             if share >= 0 and isinstance(found, Layout):

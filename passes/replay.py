@@ -56,7 +56,7 @@ def saved_in(
     savers: dict[str, int] = {}
     for index in positions:
         op = ops[index]
-        given = list(op_refs(op))
+        given = op_refs(op)
         for saved in op.cost.saved if op.cost else ():
             if saved.kind == "internal":
                 root = f"{op.name}#{saved.index}"

@@ -59,7 +59,7 @@ def saved_storages(graph: Graph) -> tuple[SavedStorage, ...]:
 def _kept(op: Op) -> list[tuple[str, int]]:
     if op.cost is None:
         return []
-    given = list(op_refs(op))
+    given = op_refs(op)
     names = {
         "argument": lambda index: given[index].name,
         "result": lambda index: op.results[index].name,

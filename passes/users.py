@@ -67,7 +67,7 @@ def storage_roots(graph: Graph) -> dict[str, str]:
     """For each value that lives in another's or a weight's storage, the owner of that storage."""
     roots: dict[str, str] = {}
     for op in graph.ops:
-        given = list(op_refs(op))
+        given = op_refs(op)
         for value, share in zip(op.results, op.cost.shares if op.cost else (), strict=False):
             if share >= 0:
                 owner = given[share].name

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from stagecut.ir.schedule import Schedule
 from stagecut.ir.solution import Assignment
 from stagecut.ir.timeline import EdgeCost, Reduction, StepCosts
 from stagecut.partitioner.dp import cut_order
-from stagecut.partitioner.evaluate import evaluate, score
+from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.schedules.flight import CHANGE, is_inference
 
@@ -105,16 +104,14 @@ def resized(costed: Costed, cluster: Cluster, k: int, limit: FloatArray | None) 
     )
 
 
-def quick_cut(problem: Problem, orders_tried: int = 2) -> IntArray | None:
-    """The best cut of the first orders; None where none is within memory.
+def quick_cut(problem: Problem) -> IntArray | None:
+    """The best cut of the program's own order; None where none is within memory.
 
     The plan that is made of a choice tries many more.
     """
-    cuts = [cut_order(problem, order) for _, order in islice(orders(problem), orders_tried)]
-    found = [cut for cut in cuts if cut is not None]
-    if not found:
-        return None
-    return min(found, key=lambda cut: score(evaluate(problem, cut))).stage
+    _, program = next(iter(orders(problem)))
+    cut = cut_order(problem, program)
+    return None if cut is None else cut.stage
 
 
 def step_costs(

@@ -184,7 +184,7 @@ def _within_memory(weighed: _Weighed, setting: Setting, seen: _Seen) -> StepCost
         resized(costed, setting.cluster(choice.replicas), choice.n_stages, limits),
         in_flight=np.array(in_flight(schedule)),
     )
-    stage = quick_cut(problem, orders_tried=1)
+    stage = quick_cut(problem)
     if stage is not None:
         return step_costs(costed, problem, stage, setting.sums(choice.replicas))
     return _lacking(weighed, schedule, peaks, setting.limit_bytes)
