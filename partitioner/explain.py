@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
-from stagecut.ir.solution import Assignment, Evaluation, Solution
+from stagecut.ir.solution import Assignment, Evaluation
 from stagecut.partitioner.evaluate import evaluate
 
 
@@ -17,12 +17,16 @@ from stagecut.partitioner.evaluate import evaluate
 class Shift:
     """One cluster moved over one boundary of a stage."""
 
-    cluster: str
-    """Its name."""
+    clusters: tuple[int, ...]
+    """Its index in the problem; before it, those of the weightless ones that it takes along."""
     source: int
     """The stage it is in."""
     destination: int
     """The stage it would be in."""
+    source_seconds: float
+    """The load of the stage it would have left."""
+    destination_seconds: float
+    """The load of the stage it would have come to."""
     bottleneck_seconds: float
     """The largest stage load after the move."""
     change_seconds: float
@@ -38,43 +42,44 @@ class Explanation:
 
     stage: int
     load_seconds: float
-    is_bottleneck: bool
+    bottleneck_stage: int
+    """The stage with the largest load; this one where it is among several such."""
+    bottleneck_seconds: float
     compute_seconds: float
     transfer_seconds: float
-    """Sending and receiving."""
-    memory_bytes: float
-    memory_limit_bytes: float
+    """Sending, receiving, and gradient sums of weights that other stages hold too."""
     shifts: tuple[Shift, ...]
     """Out of the stage and into it, over either boundary, the best first."""
 
 
-def explain(problem: Problem, solution: Solution, k: int) -> Explanation:
+def explain(problem: Problem, assignment: Assignment, k: int) -> Explanation:
     """What stage `k` is made of, and the best single move over each of its boundaries each way.
 
-    A move is of a cluster that may cross alone: none of its users stays behind, nor any producer.
+    A move is of a cluster that may cross alone, or with clusters that take no time: none of their
+    users stays behind, nor any producer. Where only weightless clusters may cross, one of those.
 
     Raises:
         ArgumentError: there is no such stage.
     """
     if not 0 <= k < problem.n_stages:
-        raise ArgumentError(f"there is no stage {k}; stages are 0..{problem.n_stages - 1}")
-    stage, scored = solution.assignment.stage, solution.evaluation
-    ways = [(k, k - 1), (k, k + 1), (k - 1, k), (k + 1, k)]
+        raise ArgumentError(f"there is no stage {k}; stages are 0 to {problem.n_stages - 1}")
+    stage, scored = assignment.stage, evaluate(problem, assignment)
+    ways = [(k - 1, k), (k, k - 1), (k, k + 1), (k + 1, k)]
     moves = [
         _best_shift(problem, stage, scored, source, destination)
         for source, destination in ways
         if min(source, destination) >= 0 and max(source, destination) < problem.n_stages
     ]
-    shifts = sorted((move for move in moves if move), key=_preference)
+    load = scored.load_seconds
+    compute = float(scored.forward_seconds[k] + scored.backward_seconds[k])
     return Explanation(
         stage=k,
-        load_seconds=float(scored.load_seconds[k]),
-        is_bottleneck=bool(scored.load_seconds[k] == scored.load_seconds.max()),
-        compute_seconds=float(scored.forward_seconds[k] + scored.backward_seconds[k]),
-        transfer_seconds=float(scored.send_seconds[k] + scored.receive_seconds[k]),
-        memory_bytes=float(scored.memory_bytes[k]),
-        memory_limit_bytes=float(problem.memory_limit_bytes[k]),
-        shifts=tuple(shifts),
+        load_seconds=float(load[k]),
+        bottleneck_stage=k if load[k] == load.max() else int(load.argmax()),
+        bottleneck_seconds=scored.bottleneck_seconds,
+        compute_seconds=compute,
+        transfer_seconds=float(load[k]) - compute,
+        shifts=tuple(sorted((move for move in moves if move), key=_preference)),
     )
 
 
@@ -83,32 +88,46 @@ def _best_shift(
 ) -> Shift | None:
     """The least bad move of one cluster from one stage to the next; None if none is legal."""
     shifts = [
-        _shift(problem, stage, now, cluster, destination)
-        for cluster in _border(problem, stage, source, destination).tolist()
+        _shift(problem, stage, now, clusters, destination)
+        for clusters in _border(problem, stage, source, destination)
     ]
     return min(shifts, key=_preference, default=None)
 
 
-def _border(problem: Problem, stage: IntArray, source: int, destination: int) -> IntArray:
-    """The clusters of `source` that precedence lets move to the neighbouring stage alone."""
-    before, after = problem.edges.T
-    inside = (stage[before] == source) & (stage[after] == source)
-    held: Literal[0, 1] = 0 if destination > source else 1
-    tied = np.zeros(problem.n, dtype=bool)
-    tied[problem.edges[inside, held]] = True
-    return np.flatnonzero((stage == source) & ~tied)
+def _border(
+    problem: Problem, stage: IntArray, source: int, destination: int
+) -> list[tuple[int, ...]]:
+    """What precedence lets move to the neighbouring stage: a cluster, last, and who comes along."""
+    ascending = destination < source
+    first, second = (0, 1) if ascending else (1, 0)
+    inside = problem.edges[(stage[problem.edges] == source).all(axis=1)]
+    held_by: dict[int, list[int]] = defaultdict(list)
+    for edge in inside.tolist():
+        held_by[edge[second]].append(edge[first])
+    seconds = (problem.forward_seconds + problem.backward_seconds).max(axis=0)
+    along: dict[int, tuple[int, ...]] = {}
+    members = np.flatnonzero(stage == source).tolist()
+    for cluster in members if ascending else reversed(members):
+        holders = held_by[cluster]
+        if all(holder in along and not seconds[holder] for holder in holders):
+            taken = {c: None for holder in holders for c in along[holder]}
+            along[cluster] = (*taken, cluster)
+    heavy = [clusters for cluster, clusters in along.items() if seconds[cluster]]
+    return heavy or list(along.values())
 
 
 def _shift(
-    problem: Problem, stage: IntArray, now: Evaluation, cluster: int, destination: int
+    problem: Problem, stage: IntArray, now: Evaluation, clusters: tuple[int, ...], destination: int
 ) -> Shift:
-    moved = stage.copy()
-    moved[cluster] = destination
+    moved, source = stage.copy(), int(stage[clusters[-1]])
+    moved[list(clusters)] = destination
     scored = evaluate(problem, Assignment(moved))
     return Shift(
-        cluster=problem.names[cluster],
-        source=int(stage[cluster]),
+        clusters=clusters,
+        source=source,
         destination=destination,
+        source_seconds=float(scored.load_seconds[source]),
+        destination_seconds=float(scored.load_seconds[destination]),
         bottleneck_seconds=scored.bottleneck_seconds,
         change_seconds=scored.bottleneck_seconds - now.bottleneck_seconds,
         bytes_cut_change=scored.bytes_cut - now.bytes_cut,
@@ -116,5 +135,7 @@ def _shift(
     )
 
 
-def _preference(shift: Shift) -> tuple[bool, float, float]:
-    return bool(shift.faults), shift.change_seconds, shift.bytes_cut_change
+def _preference(shift: Shift) -> tuple[bool, float, float, float]:
+    """Of two moves that break nothing and leave the bottleneck, the one that evens more."""
+    larger = max(shift.source_seconds, shift.destination_seconds)
+    return bool(shift.faults), shift.change_seconds, larger, shift.bytes_cut_change

@@ -47,8 +47,8 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
     """
     if not 0 <= stage < plan.n_stages:
         raise ArgumentError(f"there is no stage {stage}; the plan has 0 to {plan.n_stages - 1}")
-    problem, clustering = _posed_again(plan)
-    where = np.array([_stage_of(plan, ops) for ops in clustering.ops_of_cluster], dtype=np.int64)
+    problem, clustering = posed_again(plan)
+    where = stages_of_clusters(plan, clustering)
     chosen = [
         index
         for index, ops in enumerate(clustering.ops_of_cluster)
@@ -68,15 +68,20 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
     return placed(bare, problem, clustering, where, evaluation)
 
 
-def _posed_again(plan: Plan) -> tuple[Problem, Clustering]:
-    """The plan's problem without memory limits: an edit may exceed them, and the plan says so."""
+def posed_again(
+    plan: Plan, memory_limit: float | Sequence[float] = float("inf")
+) -> tuple[Problem, Clustering]:
+    """The plan's problem, without its pins; `memory_limit` in bytes, for all stages or one each.
+
+    Without one, none holds: an edit may exceed the devices' memory, and the plan says so.
+    """
     return build_problem(
         plan.graph,
         cluster=pipeline_cluster(plan.cluster, plan.replicas),
         n_stages=plan.n_stages,
         n_microbatches=plan.n_microbatches,
         in_flight=in_flight(timetable_of(plan, plan.n_microbatches)),
-        memory_limit=float("inf"),
+        memory_limit=memory_limit,
         optimizer=plan.optimizer,
         training=plan.graph.training,
         pins={},
@@ -88,8 +93,11 @@ def _posed_again(plan: Plan) -> tuple[Problem, Clustering]:
     )
 
 
-def _stage_of(plan: Plan, ops: Sequence[int]) -> int:
-    return next(iter(plan.stages_of_ops[ops[0]]))
+def stages_of_clusters(plan: Plan, clustering: Clustering) -> IntArray:
+    """Shape [n]: the stage that the plan has each cluster of its problem in."""
+    return np.array(
+        [plan.stages_of_ops[ops[0]][0] for ops in clustering.ops_of_cluster], dtype=np.int64
+    )
 
 
 def _is_under(scope: str, module: str) -> bool:

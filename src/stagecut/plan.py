@@ -9,6 +9,7 @@ import networkx
 from torch import nn
 
 from stagecut.codegen.folder import write_folder
+from stagecut.explaining import explained
 from stagecut.ir import plan as ir
 from stagecut.ir.errors import PlanError
 from stagecut.ir.graph import reads
@@ -18,6 +19,7 @@ from stagecut.ir.timeline import Timeline
 from stagecut.opaque import opaque_modules
 from stagecut.placing import changes, moved
 from stagecut.prediction import predict, program_of
+from stagecut.report.explanation import render_explanation
 from stagecut.report.plan import render_html, render_text
 from stagecut.report.trace import to_trace
 from stagecut.tensors import check_weights, weights_of
@@ -123,6 +125,14 @@ class Plan:
             PlanError: the stages would no longer form a pipeline.
         """
         return Plan(moved(self.data, module, stage))
+
+    def explain(self, k: int) -> str:
+        """Why stage `k` is cut where it is: what one group of ops over a boundary would change.
+
+        Raises:
+            ArgumentError: there is no such stage.
+        """
+        return render_explanation(self.data, *explained(self.data, k))
 
     def diff(self, other: Plan) -> str:
         """What another plan of the same model does differently, one line each."""

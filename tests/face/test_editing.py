@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import networkx
 import pytest
 import torch
@@ -41,6 +43,29 @@ def test_an_edit_that_leaves_no_pipeline_is_refused() -> None:
         plan.move("nothing", stage=0)
     with pytest.raises(ArgumentError, match="no stage 9"):
         plan.move("steps.0", stage=9)
+
+
+def test_a_cut_is_explained_in_the_words_of_the_model() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,))
+    told, stages = plan.explain(0), plan.to_networkx().nodes(data="stages")
+    for way, source in (("0 → 1", 0), ("1 → 0", 1)):
+        (named,) = re.findall(rf"{way}\s+(?:steps\.\d: )?(\w+) \(models\.py:\d+\)", told)
+        assert dict(stages)[named] == (source,)
+    assert "lowers the bottleneck" in told
+    with pytest.raises(ArgumentError, match="no stage 2; stages are 0 to 1"):
+        plan.explain(2)
+
+
+def test_a_cut_that_a_move_improves_says_which() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,), pins={"steps.4": 0})
+    for stage in (0, 1):
+        assert re.search(
+            r"Moving steps\.4: \w+_4 \(.*\) to stage 1 would\s+lower the", plan.explain(stage)
+        )
+
+
+def test_one_stage_has_no_cut_to_explain() -> None:
+    assert "nothing was cut" in stagecut.partition(Chain(), 1, (X,)).explain(0)
 
 
 def test_the_graph_for_networkx() -> None:

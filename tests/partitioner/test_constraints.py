@@ -10,6 +10,7 @@ import pytest
 from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner import METHODS, evaluate, explain, solve, solve_placed
+from stagecut.partitioner.baselines import uniform
 from stagecut.partitioner.evaluate import score
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.polish import polish
@@ -229,13 +230,56 @@ def test_orders_are_topological_and_keep_pinned_stages_apart():
 
 def test_explain_says_what_each_boundary_would_do():
     p = problem(3, [1, 1, 1, 1, 1, 1], LINE)
-    told = explain(p, solve(p), 1)
-    assert told.is_bottleneck
+    told = explain(p, solve(p).assignment, 1)
+    assert told.bottleneck_stage == 1
     assert told.compute_seconds == 2
     assert {(s.source, s.destination) for s in told.shifts} == {(1, 0), (1, 2), (0, 1), (2, 1)}
     assert all(s.change_seconds == pytest.approx(0.9) or s.change_seconds == 1 for s in told.shifts)
     with pytest.raises(ArgumentError, match="no stage 3"):
-        explain(p, solve(p), 3)
+        explain(p, solve(p).assignment, 3)
+
+
+def test_explained_moves_are_the_best_single_ones():
+    """Against every single move over a boundary of the stage, scored one by one."""
+    for seed in range(60):
+        p = random_problem(seed, 8, 3)
+        assert (p.forward_seconds + p.backward_seconds > 0).all()
+        now = uniform(p)
+        before = evaluate(p, now)
+        for k in range(3):
+            told = explain(p, now, k)
+            for a, b in ((k - 1, k), (k, k - 1), (k, k + 1), (k + 1, k)):
+                found = [s for s in told.shifts if (s.source, s.destination) == (a, b)]
+                scored = _moves(p, now.stage, a, b)
+                assert bool(found) == bool(scored)
+                if not scored:
+                    continue
+                shift, fine = found[0], [e for e in scored if not e.faults]
+                best = min(e.bottleneck_seconds for e in fine or scored)
+                assert bool(shift.faults) == (not fine)
+                assert shift.bottleneck_seconds == best
+                assert shift.change_seconds == best - before.bottleneck_seconds
+
+
+def test_what_takes_no_time_comes_along():
+    p = problem(2, [1, 3, 0, 2], [(0, 1), (1, 2), (2, 3)])
+    told = explain(p, Assignment(np.asarray([0, 0, 1, 1])), 0)
+    back = next(shift for shift in told.shifts if shift.source == 1)
+    assert back.clusters == (2, 3)
+    assert back.faults == ("stage 1 is empty",)
+
+
+def _moves(p, stage, source, destination):
+    """The score of each move of one cluster that keeps the order; none where there is no stage."""
+    if not 0 <= min(source, destination) <= max(source, destination) < p.n_stages:
+        return []
+    found = []
+    for cluster in np.flatnonzero(stage == source):
+        moved = stage.copy()
+        moved[cluster] = destination
+        if (moved[p.edges[:, 0]] <= moved[p.edges[:, 1]]).all():
+            found.append(evaluate(p, Assignment(moved)))
+    return found
 
 
 def test_arguments():

@@ -47,7 +47,7 @@ def plan_table(plan: Plan, timeline: Timeline | None = None) -> RenderableType:
 
 def render_text(plan: Plan, width: int = WIDTH, timeline: Timeline | None = None) -> str:
     """The plan as plain text of at most `width` columns, without colours."""
-    return _render(plan_table(plan, timeline), width)
+    return render(plan_table(plan, timeline), width)
 
 
 def render_html(plan: Plan, width: int = 130, timeline: Timeline | None = None) -> str:
@@ -126,7 +126,8 @@ def _count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else plural}"
 
 
-def _render(renderable: RenderableType, width: int) -> str:
+def render(renderable: RenderableType, width: int) -> str:
+    """As plain text of at most `width` columns, without colours."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False)
     with console.capture() as capture:
         console.print(renderable)
