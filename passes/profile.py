@@ -49,6 +49,12 @@ class Profile:
         mine = (self.device, self.torch_version, self.threads)
         return mine == (other.device, other.torch_version, other.threads)
 
+    @property
+    def place(self) -> str:
+        """Where it was taken, for a reader."""
+        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        return f"{self.device}, torch {self.torch_version}{threads}"
+
     def with_timings(self, timings: Mapping[str, Timing]) -> Profile:
         """The profile with more timings."""
         return replace(self, timings={**self.timings, **timings})

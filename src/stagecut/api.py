@@ -206,7 +206,7 @@ def partition(
         step_timings=step_timings(graph, profile, optimizer),
         replicas=way.replicas,
         alternatives=way.alternatives,
-        notes=(*assumed, *graph.notes, *fitted.notes),
+        notes=(*assumed, *graph.notes, *fitted.notes, *_taken(profile)),
     )
     stage = solution.assignment.stage
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
@@ -281,6 +281,10 @@ def _profile(
             f"{', '.join(sorted(kinds))}; use cost='roofline'"
         )
     return measure(graph, cluster.devices[0], opaque, training, optimizer=optimizer, cache=_cache())
+
+
+def _taken(profile: Profile | None) -> tuple[str, ...]:
+    return () if profile is None else (f"Times were measured on {profile.place}.",)
 
 
 def _cache() -> Path:

@@ -48,6 +48,16 @@ def test_the_dtype_of_products_is_an_option(shell: Shell) -> None:
     assert fast["bottleneck_seconds"] < plain["bottleneck_seconds"] / 2
 
 
+def test_the_optimizer_s_state_is_an_option(shell: Shell) -> None:
+    options = ("plan", f"{TINY}:mlp", "-n", "2", "--json", "--optimizer")
+    states = [
+        sum(s["memory"]["optimizer"] for s in json.loads(shell.run(*options, name))["stages"])
+        for name in ("sgd", "momentum", "adamw")
+    ]
+    assert states == [0, states[1], 2 * states[1]] and states[1] == 4 * (8 * 8 + 8) * 4
+    assert "adam8bit" in shell.refused(*options, "lion")
+
+
 def test_one_row_is_an_example_too(shell: Shell) -> None:
     options = ("plan", "hf:gpt2", "-n", "2", "--length", "32", "--json")
     one, two = (json.loads(shell.run(*options, "--rows", rows)) for rows in ("1", "2"))

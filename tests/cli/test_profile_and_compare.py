@@ -24,7 +24,9 @@ TINY = "tests.cli.tiny"
 
 def test_a_profile_is_planned_with(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "times.json"
-    assert "3 ops timed, 3 in all" in shell.run("profile", f"{TINY}:mlp", "-o", str(path))
+    assert "5 ops and optimizer steps timed, 5 in all" in shell.run(
+        "profile", f"{TINY}:mlp", "-o", str(path)
+    )
     options = ("plan", f"{TINY}:mlp", "-n", "2", "--cluster", "CPU", "--json")
     roofline = json.loads(shell.run(*options))
     document = json.loads(path.read_text())
@@ -34,13 +36,18 @@ def test_a_profile_is_planned_with(shell: Shell, tmp_path: Path) -> None:
     planned = json.loads(shell.run(*options, "--cost", str(path)))
     assert sum(s["forward_seconds"] for s in planned["stages"]) == pytest.approx(8 * 0.25)
     assert sum(s["forward_seconds"] for s in roofline["stages"]) < 0.25
+    assert sum(s["optimizer_seconds"] for s in planned["stages"]) == pytest.approx(8 * 0.25)
+    assert any(note.startswith("Times were measured on CPU (") for note in planned["notes"])
+    text = shell.run(*options[:-1], "--cost", str(path))
+    assert "100.0% of the ops' time measured" in " ".join(text.split())
+    assert "times by roofline" in shell.run(*options[:-1])
 
 
 def test_a_profile_keeps_what_it_has(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "times.json"
     shell.run("profile", f"{TINY}:mlp", "-o", str(path))
     before = load_profile(path).timings
-    assert "0 ops timed" in shell.run("profile", f"{TINY}:mlp", "-o", str(path))
+    assert "0 ops and optimizer steps timed" in shell.run("profile", f"{TINY}:mlp", "-o", str(path))
     shell.run("profile", f"{TINY}:own_loss", "-o", str(path))
     after = load_profile(path).timings
     assert len(after) > len(before)

@@ -135,6 +135,16 @@ Cost = Annotated[
         "[bold]measured[/bold], timed here; or a file of [bold]stagecut profile[/bold].",
     ),
 ]
+Optimizer = Annotated[
+    str,
+    typer.Option(
+        "--optimizer",
+        metavar="NAME",
+        help="Whose state is held and whose step is timed: sgd, momentum, adam, "
+        "[bold]adamw[/bold], adafactor, adam8bit, none; with _master at the end, on float32 copies "
+        "of 16-bit weights.",
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(

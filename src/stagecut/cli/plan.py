@@ -25,6 +25,7 @@ def plan(
     memory_limit: options.MemoryLimit = None,
     recompute: options.Recompute = "auto",
     cost: options.Cost = "roofline",
+    optimizer: options.Optimizer = "adamw",
     dtype: options.Dtype = None,
     rows: options.Rows = 4,
     length: options.Length = None,
@@ -60,6 +61,7 @@ def plan(
             dtype,
             batch_size,
             replicas,
+            optimizer,
         ),
         weights=False,
     )

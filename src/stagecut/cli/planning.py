@@ -29,6 +29,7 @@ class Request:
     dtype: str | None = None
     batch_size: int | None = None
     replicas: int | str = 1
+    optimizer: str = "adamw"
 
 
 def make_plan(
@@ -61,6 +62,7 @@ def make_plan(
             dtype=request.dtype,
             batch_size=request.batch_size,
             replicas=request.replicas,
+            optimizer=request.optimizer,
             training=request.schedule != "forward",
         )
     return plan, loaded

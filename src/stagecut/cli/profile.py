@@ -41,6 +41,7 @@ def profile(
     ] = None,
     rows: options.Rows = 4,
     length: options.Length = None,
+    optimizer: options.Optimizer = "adamw",
     inference: Annotated[
         bool, typer.Option("--inference", help="Time the model in eval mode, forward only.")
     ] = False,
@@ -71,8 +72,9 @@ def profile(
 ) -> None:
     """Time each distinct op of a model on this machine's GPU, or its CPU where it has none.
 
-    Plan with the file here or elsewhere, for the same model with the same rows and length. What
-    does not fit in memory here is left out, and planned by published rates.
+    And the optimizer's step of each distinct weight. Plan with the file here or elsewhere, for the
+    same model with the same rows and length. What does not fit in memory here is left out, and
+    planned by published rates.
 
     Examples:
 
@@ -91,7 +93,7 @@ def profile(
         return
     if model is None or ranks is not None:
         raise ArgumentError("name a MODEL, or give --links; -n goes with --links alone")
-    _write_times(model, output or Path("profile.json"), rows, length, inference, threads)
+    _write_times(model, output or Path("profile.json"), rows, length, optimizer, inference, threads)
 
 
 def _write_links(output: Path, ranks: int | None) -> None:
@@ -115,6 +117,7 @@ def _write_times(
     output: Path,
     rows: int,
     length: int | None,
+    optimizer: str,
     inference: bool,
     threads: int | None,
 ) -> None:
@@ -125,16 +128,16 @@ def _write_times(
         if threads is not None:
             torch.set_num_threads(threads)
         loaded = load_model(model, example, weights=False)
-    known, made = _measured(loaded, not inference, output)
+    known, made = _measured(loaded, not inference, optimizer, output)
     Console(highlight=False).print(
-        f"{made - known} ops timed, {made} in all. "
+        f"{made - known} ops and optimizer steps timed, {made} in all. "
         f"Plan with stagecut plan {model} -n N --cost {output}",
         soft_wrap=True,
     )
 
 
-def _measured(loaded: Loaded, training: bool, output: Path) -> tuple[int, int]:
-    """Writes the file; the numbers of ops that it had and has."""
+def _measured(loaded: Loaded, training: bool, optimizer: str, output: Path) -> tuple[int, int]:
+    """Writes the file; the numbers of times that it had and has."""
     import torch
 
     from stagecut.frontend import trace
@@ -158,7 +161,9 @@ def _measured(loaded: Loaded, training: bool, output: Path) -> tuple[int, int]:
         def show(done: int, total: int, target: str) -> None:
             progress.update(task, completed=done, total=total, description=target)
 
-        made = measure(graph, device, opaque, training, cache=output, progress=show)
+        made = measure(
+            graph, device, opaque, training, optimizer=optimizer, cache=output, progress=show
+        )
     save_profile(made, output)
     kept = known is not None and known.same_place(made)
     return len(known.timings) if known is not None and kept else 0, len(made.timings)

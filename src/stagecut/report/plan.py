@@ -67,9 +67,19 @@ def header(plan: Plan) -> Text:
         f"on {cluster_text(plan.cluster)}",
         f"schedule {plan.schedule_name}, {microbatches} a step{copies}, "
         f"optimizer {plan.optimizer}{_tf32(plan.cluster)}; "
-        f"traced by {plan.frontend}",
+        f"traced by {plan.frontend}; {times_text(plan)}",
     ]
     return Text.assemble((lines[0], "bold"), "\n", (lines[1], "dim"))
+
+
+def times_text(plan: Plan) -> str:
+    """How much of the ops' time is measured."""
+    costs = [op.cost for op in plan.graph.ops if op.cost is not None]
+    seconds = [cost.forward.seconds + cost.backward.seconds for cost in costs]
+    timed = sum(s for s, c in zip(seconds, costs, strict=True) if c.origin == "measured")
+    if not timed:
+        return "times by roofline"
+    return f"{percent_text(timed / sum(seconds))} of the ops' time measured"
 
 
 def _tf32(cluster: Cluster) -> str:

@@ -30,13 +30,14 @@ def placement_table(plan: Plan) -> Table:
 def time_table(plan: Plan) -> Table:
     """What one micro-batch costs each stage, and a step the optimizer."""
     sums = any(stage.sync_seconds for stage in plan.stages)
-    headings = ["stage", "forward", "", "backward", "", "transfers"]
+    headings = ["stage", "forward", "", "backward", "", "transfer"]
     headings += ["grad. sums"] * sums + ["load"]
     steps = any(stage.optimizer_seconds for stage in plan.stages)
     headings += ["optim."] * steps
     table = _table("work, one micro-batch")
     for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+        longest = max(map(len, heading.split()), default=0)
+        table.add_column(heading, justify="right", overflow="fold", min_width=longest)
     slowest = max(plan.stages, key=lambda stage: stage.seconds, default=None)
     for stage in plan.stages:
         cells = [
