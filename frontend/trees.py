@@ -13,11 +13,14 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from stagecut.ir.errors import ArgumentError, TraceError
 
 Tree = pytree.TreeSpec
+_RETURNED = "torch.return_types"
+"""The module of what `torch.max(x, dim=1)` and its like return."""
 
 
 def flatten(value: Any) -> tuple[list[Any], Tree]:
@@ -71,6 +74,8 @@ def _dumped(tree: Tree) -> Any:
     if tree.type is namedtuple:
         made = tree.context
         return {"tuple": [made.__module__, made.__qualname__, *made._fields], "of": children}
+    if tree.type is not None and tree.type.__module__ == _RETURNED:
+        return {"returned": tree.type.__name__, "of": children}
     # Torch's own form of this container alone, leaves in place of its children.
     alone = pytree.TreeSpec(tree.type, tree.context, [pytree.treespec_leaf()] * len(children))
     try:
@@ -94,6 +99,8 @@ def _loaded(data: Any) -> Tree:
     children = [_loaded(child) for child in data["of"]]
     if "tuple" in data:
         return pytree.TreeSpec(namedtuple, _named_tuple(*data["tuple"]), children)
+    if "returned" in data:
+        return pytree.TreeSpec(getattr(torch.return_types, data["returned"]), None, children)
     if "dataclass" in data:
         module, name, filled, empty = data["dataclass"]
         return pytree.TreeSpec(_dataclass(module, name, filled + empty), [filled, empty], children)

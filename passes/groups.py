@@ -3,7 +3,8 @@
 Tied together are
 - everything that reads or writes a buffer, input or value which some op writes in place;
 - an op that nobody reads and that writes something, with what it touches;
-- a number that depends on data, with its users (such a size never crosses a cut);
+- a number that depends on data, and a tensor whose size does, with its users (such a size never
+  crosses a cut);
 - a value that exists only in train or only in eval mode, with its users (it never crosses either);
 - a view with its producer or its only user, where no cut between them can be of use.
 
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from stagecut.ir.expression import symbols_of
 from stagecut.ir.graph import Graph, Mode, Op, reads
+from stagecut.ir.types import SymbolicDim, TensorType, Type
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.users import Users, alias_classes, names_written, number_values
 from stagecut.passes.views import view_pairs
@@ -63,7 +66,8 @@ def cluster_ops(graph: Graph, users: Users, pin_of_op: tuple[int, ...]) -> Clust
     free = replicated_ops(graph)
     sets = UnionFind(len(graph.ops))
     one_mode = _one_mode(graph, users, free)
-    for tied in (*_mutation_groups(graph, users), *_data_numbers(graph, users, free), *one_mode):
+    by_data = _data_sizes(graph, users, free)
+    for tied in (*_mutation_groups(graph, users), *by_data, *one_mode):
         sets.join(tied - free)
     _tie_dead_effects(graph, users, sets, free)
     for view, other in view_pairs(graph, users, free):
@@ -106,13 +110,21 @@ def _mutation_groups(graph: Graph, users: Users) -> list[set[int]]:
     return list(groups.values())
 
 
-def _data_numbers(graph: Graph, users: Users, free: frozenset[int]) -> list[set[int]]:
-    made = ((name, users.producer.get(name)) for name in number_values(graph))
+def _data_sizes(graph: Graph, users: Users, free: frozenset[int]) -> list[set[int]]:
+    """Makers and readers of numbers, and of tensors whose size depends on data."""
+    sized = [value.name for op in graph.ops for value in op.results if _sized_by_data(value.type)]
+    made = ((name, users.producer.get(name)) for name in (*number_values(graph), *sized))
     return [
         {producer, *users.readers.get(name, ())}
         for name, producer in made
         if producer is not None and producer not in free
     ]
+
+
+def _sized_by_data(kind: Type) -> bool:
+    dims = kind.shape if isinstance(kind, TensorType) else ()
+    symbols = (s for d in dims if isinstance(d, SymbolicDim) for s in symbols_of(d.expression))
+    return any(symbol.startswith("u") for symbol in symbols)
 
 
 def _one_mode(graph: Graph, users: Users, free: frozenset[int]) -> list[set[int]]:

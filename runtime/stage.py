@@ -97,7 +97,7 @@ class StageRunner:
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
             outputs = self._outputs(microbatch, {**values, **results})
             if training:
-                kept = {n: t for n, t in results.items() if t.requires_grad}
+                kept = {n: t for n, t in results.items() if _has_gradient(t)}
                 self.flying[microbatch.index] = InFlight(leaves, kept)
                 if loss is not None and self.outputs is not None:
                     value = loss(outputs, microbatch.target) * microbatch.share
@@ -185,6 +185,11 @@ class StageRunner:
         path, _, leaf = name.rpartition(".")
         tensor: torch.Tensor = getattr(self.module.get_submodule(path), leaf)
         return tensor
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a backward can start from it; a view made under no_grad only says that it can."""
+    return tensor.requires_grad and not (tensor.grad_fn is None and tensor._is_view())
 
 
 def _roots(flying: InFlight, gradients: Mapping[str, torch.Tensor]) -> list[Root]:

@@ -59,6 +59,13 @@ def test_containers_of_other_kinds() -> None:
     assert again == value and type(again["a"]) is OrderedDict
 
 
+def test_what_torch_itself_returns_keeps_its_class() -> None:
+    value = {"max": torch.ones(2, 3).max(dim=1), "top": torch.ones(3).topk(2)}
+    leaves, tree = flatten(value)
+    again = unflatten(leaves, load_tree(dump_tree(tree)))
+    assert type(again["max"]) is torch.return_types.max and again["top"].indices is leaves[3]
+
+
 def test_a_named_tuple_that_is_not_imported_here_gets_a_twin() -> None:
     made = namedtuple("Gone", ["p", "q"])
     made.__module__ = "a.module.nobody.has"

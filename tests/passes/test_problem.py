@@ -239,6 +239,21 @@ def test_sizes_that_depend_on_data_do_not_cross() -> None:
     assert together(graph, "n", "c")
 
 
+def test_tensors_whose_size_depends_on_data_do_not_cross() -> None:
+    graph = graph_of_text(
+        """
+  %m: bool[8] = aten.isfinite.default(%w)
+  %i: i64[u0=4] = aten.nonzero.default(%m)
+  %b: f32[u0=4, 8] = aten.index.Tensor(%x, %i)
+  %c: f32[u0=4, 8] = aten.exp.default(%b)
+  %s: f32[8] = aten.sum.dim_IntList(%c, [0])
+  %o: f32[8] = aten.exp.default(%s)
+  return (%o)
+""".replace("%w", "%x")
+    )
+    assert together(graph, "i", "b", "c", "s") and not together(graph, "s", "o")
+
+
 @pytest.mark.parametrize(
     ("body", "joined"),
     [
