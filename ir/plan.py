@@ -113,7 +113,7 @@ class Alternative:
     rows: int
     """Of one micro-batch."""
     recompute: bool
-    """Whether every block is recomputed; the plan recomputes only what does not fit."""
+    """Whether stages recompute some of their blocks in the backward."""
     step_seconds: float
     """Simulated; what it takes at least where the note says so, infinity where it cannot run."""
     memory_bytes: float

@@ -66,13 +66,18 @@ def least_missing_bytes(problem: Problem, order: IntArray) -> tuple[float, Assig
     return (cut.bottleneck, cut.assignment(order)) if cut else None
 
 
-def relieved_cut(problem: Problem, order: IntArray, relief: Relief) -> Cut | None:
-    """The best cut of `order` where a stage that lacks memory pays for what `relief` frees."""
-    return _best_cut(LinearOrder.of(problem, order), partial(_Relieved, relief=relief))
+def relieved_cut(
+    problem: Problem, order: IntArray, relief: Relief, fine: bool = True
+) -> Cut | None:
+    """The best cut of `order` where a stage that lacks memory pays for what `relief` frees.
+
+    Not `fine`, a long order is cut between slices alone.
+    """
+    return _best_cut(LinearOrder.of(problem, order), partial(_Relieved, relief=relief), fine)
 
 
 def _best_cut(
-    line: LinearOrder, costs: Callable[[LinearOrder, IntArray], StageCosts]
+    line: LinearOrder, costs: Callable[[LinearOrder, IntArray], StageCosts], fine: bool = True
 ) -> Cut | None:
     """The best cut: of a few boundaries, then of many that can be as good, then around the cuts."""
     n = line.problem.n
@@ -82,7 +87,7 @@ def _best_cut(
     if best is None or n < _FEW:
         return best
     best = _solve(costs(line, _candidates(line, _MANY)), best) or best
-    if n < _MANY:
+    if n < _MANY or not fine:
         return best
     for stride in _strides(n):
         near = _near(best.boundaries, n, stride)
@@ -184,20 +189,25 @@ class _Relieved(StageCosts):
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s with what recomputation adds, infinity where even all of it leaves too little."""
-        load = self.load(stage)[ends, starts].copy()
-        over = self.memory(stage, ends, starts) - self.problem.memory_limit_bytes[stage]
-        lacking = over > 0
-        over += self._replay[ends, starts]
-        over /= max(float(self.problem.in_flight[stage]), 1.0)
+        needed = self.memory(stage, ends, starts)
+        needed -= self.problem.memory_limit_bytes[stage]
+        fits = needed <= 0
+        needed += self._replay[ends, starts]
+        needed /= max(float(self.problem.in_flight[stage]), 1.0)
         freed = _between(self._freed, ends, starts)
-        seconds = _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
-        enough = over <= freed
+        too_little = (needed > freed) & ~fits
         if self._grain:
-            over = np.minimum(np.ceil(over / self._grain) * self._grain, freed)
-        load[lacking & ~enough] = np.inf
-        paid = lacking & enough
-        load[paid] += (over * seconds)[paid] / freed[paid]
-        return self._forwards(load, ends, starts)
+            needed /= self._grain
+            np.ceil(needed, out=needed)
+            needed *= self._grain
+            np.minimum(needed, freed, out=needed)
+        freed[freed <= 0] = 1.0
+        needed /= freed
+        needed *= _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
+        needed[fits] = 0.0
+        needed[too_little] = np.inf
+        needed += self.load(stage)[ends, starts]
+        return self._forwards(needed, ends, starts)
 
 
 class _MissingBytes(StageCosts):

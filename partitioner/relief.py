@@ -8,16 +8,17 @@ flight gets less to do where that is cheaper than recomputing.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
-from stagecut.ir.problem import Problem, Relief
-from stagecut.ir.solution import Solution
+from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
+from stagecut.ir.solution import Assignment, Solution
+from stagecut.partitioner.arrays import sums
 from stagecut.partitioner.bound import simple_bound
 from stagecut.partitioner.dp import relieved_cut
-from stagecut.partitioner.evaluate import LIMIT_TOLERANCE
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.search import Search
 
@@ -44,6 +45,39 @@ def solve_relieved(problem: Problem, relief: Relief, time_limit: float = 10.0) -
             return None
         search.offer(best[1], f"{best[2]}, stages recompute")
     return search.solution()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bought:
+    """What the stages of an assignment recompute at least; arrays have shape [k]."""
+
+    seconds: FloatArray
+    """Added to the backward of a micro-batch."""
+    freed_bytes: FloatArray
+    """No longer saved, a micro-batch in flight."""
+    replay_bytes: FloatArray
+    """There again while it runs."""
+    enough: bool
+    """Whether all stages fit; those that do not recompute all they can."""
+
+
+def bought(problem: Problem, stage: IntArray, relief: Relief) -> Bought:
+    """What each stage recomputes to stay within its memory, by the rule of the cut above."""
+    k, limit = problem.n_stages, problem.memory_limit_bytes
+    lacking = evaluate(problem, Assignment(stage)).memory_bytes - limit
+    replay, clusters = np.zeros(k), np.arange(problem.n)
+    np.maximum.at(replay, stage, relief.replay_bytes)
+    most = sums(stage, relief.freed_bytes, k)
+    seconds = sums(stage, relief.seconds[problem.device_kind[stage], clusters], k)
+    poor = lacking > 0
+    needed = np.where(poor, (lacking + replay) / np.maximum(problem.in_flight, 1), 0.0)
+    if relief.grain_bytes:
+        whole = np.ceil(needed / relief.grain_bytes) * relief.grain_bytes
+        freed = np.minimum(np.where(needed <= most, whole, needed), most)
+    else:
+        freed = np.minimum(needed, most)
+    share = freed / np.maximum(most, np.finfo(float).tiny)
+    return Bought(seconds * share, freed, np.where(poor, replay, 0.0), bool((needed <= most).all()))
 
 
 def lacks_memory(problem: Problem) -> bool:

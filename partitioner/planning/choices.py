@@ -35,8 +35,6 @@ class Space:
     any_rows: bool
     """Whether micro-batches of other sizes can be run."""
     training: bool
-    recompute: tuple[bool, ...]
-    """Whether blocks may, or must, be recomputed in the backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,6 @@ class Choice:
     n_microbatches: int
     rows: int
     """b."""
-    recompute: bool = False
-    """Whether every block is recomputed."""
 
     @property
     def n_stages(self) -> int:
@@ -76,8 +72,7 @@ def choices(space: Space) -> tuple[Choice, ...]:
         ArgumentError: the numbers allow none.
     """
     found = [
-        Choice(schedule, replicas, space.n_devices // replicas, m, rows, recompute)
-        for recompute in space.recompute
+        Choice(schedule, replicas, space.n_devices // replicas, m, rows)
         for replicas in _replicas(space)
         for m, rows in _microbatches(space, replicas)
         for schedule in _schedules(space)

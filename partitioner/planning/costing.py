@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stagecut.ir.device import Cluster
-from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
+from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem, Relief
 from stagecut.ir.schedule import Schedule
 from stagecut.ir.solution import Assignment
 from stagecut.ir.timeline import EdgeCost, Reduction, StepCosts
-from stagecut.partitioner.dp import cut_order
+from stagecut.partitioner.dp import cut_order, relieved_cut
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.orders import orders
+from stagecut.partitioner.relief import Bought
 from stagecut.partitioner.schedules.flight import CHANGE, is_inference
 
 SumSeconds = Callable[[float], float]
@@ -49,6 +50,8 @@ class Costed:
     """Bytes of gradients over the bytes held for weights."""
     optimizer_seconds_per_byte: float = 0.0
     """The optimizer's step, for each byte held for weights."""
+    relief: Relief | None = None
+    """What recomputing frees and costs, where stages may recompute."""
 
 
 def between(known: Mapping[int, Costed], rows: int) -> Costed | None:
@@ -71,12 +74,21 @@ def between(known: Mapping[int, Costed], rows: int) -> Costed | None:
         return made
 
     columns = {name: mixed(getattr(a.problem, name), getattr(b.problem, name)) for name in SIZED}
+    relief = None
+    if a.relief is not None and b.relief is not None:
+        relief = Relief(
+            mixed(a.relief.seconds, b.relief.seconds),
+            mixed(a.relief.freed_bytes, b.relief.freed_bytes),
+            mixed(a.relief.replay_bytes, b.relief.replay_bytes),
+            max(0.0, (1 - share) * a.relief.grain_bytes + share * b.relief.grain_bytes),
+        )
     return Costed(
         replace(a.problem, **columns),  # type: ignore[arg-type]
         a.kinds,
         mixed(a.weight_half_seconds, b.weight_half_seconds),
         a.gradient_share,
         a.optimizer_seconds_per_byte,
+        relief,
     )
 
 
@@ -114,6 +126,13 @@ def quick_cut(problem: Problem) -> IntArray | None:
     return None if cut is None else cut.stage
 
 
+def quick_relieved_cut(problem: Problem, relief: Relief) -> IntArray | None:
+    """The same where stages may recompute."""
+    _, program = next(iter(orders(problem)))
+    cut = relieved_cut(problem, program, relief, fine=False)
+    return None if cut is None else cut.assignment(program).stage
+
+
 def step_costs(
     costed: Costed, problem: Problem, stage: IntArray, sum_seconds: SumSeconds | None
 ) -> StepCosts:
@@ -141,6 +160,21 @@ def step_costs(
         optimizer_seconds=_floats(evaluation.weight_bytes * costed.optimizer_seconds_per_byte),
         edges=edges,
         reductions=_reductions(costed, problem, stage, evaluation.weight_bytes, sum_seconds),
+    )
+
+
+def recomputing(costs: StepCosts, extra: Bought) -> StepCosts:
+    """The costs of stages that recompute; such a stage has all gradients with the input half."""
+    again = extra.freed_bytes > 0
+    backward = np.asarray(costs.backward_seconds) + extra.seconds
+    weight_half = np.where(again, 0.0, costs.backward_weight_seconds)
+    return replace(
+        costs,
+        backward_seconds=_floats(backward),
+        backward_input_seconds=_floats(backward - weight_half),
+        backward_weight_seconds=_floats(weight_half),
+        saved_bytes=_floats(np.maximum(costs.saved_bytes - extra.freed_bytes, 0.0)),
+        static_bytes=_floats(costs.static_bytes + extra.replay_bytes),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import InfeasibleError
 from stagecut.ir.plan import Alternative
-from stagecut.ir.problem import FloatArray, IntArray
+from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.ir.schedule import Schedule, StageEdge
 from stagecut.ir.timeline import StepCosts, Timeline
 from stagecut.partitioner.planning.choices import Choice
@@ -25,9 +25,12 @@ from stagecut.partitioner.planning.costing import (
     device_bytes,
     least_seconds,
     quick_cut,
+    quick_relieved_cut,
+    recomputing,
     resized,
     step_costs,
 )
+from stagecut.partitioner.relief import bought
 from stagecut.partitioner.schedules import expand, in_flight, make_schedule, simulate
 
 HALVES = ("zero_bubble", "zb_v", "dualpipe_v")
@@ -43,8 +46,8 @@ to device, and saves few."""
 class Setting:
     """What every choice shares."""
 
-    costed: Callable[[int, bool], Costed]
-    """The model's costs at a number of rows a micro-batch, with every block recomputed or none."""
+    costed: Callable[[int], Costed]
+    """The model's costs at a number of rows a micro-batch."""
     cluster: Callable[[int], Cluster]
     """The devices of one pipeline, for a number of replicas."""
     sums: Callable[[int], SumSeconds | None]
@@ -59,8 +62,19 @@ class _Weighed:
 
     choice: Choice
     costs: StepCosts
+    likely: StepCosts
+    """With what its stages lack of memory recomputed."""
     least: float
-    """Seconds that its step takes at least."""
+    """Seconds that its step then takes at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A cut within memory."""
+
+    costs: StepCosts
+    recompute: bool
+    """Whether some stage recomputes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +92,10 @@ class _Rejected:
 class _Seen:
     """What choices have in common, worked out once."""
 
-    cuts: dict[tuple[int, bool, tuple[str, ...]], IntArray | None] = field(default_factory=dict)
+    cuts: dict[tuple[int, tuple[str, ...]], IntArray | None] = field(default_factory=dict)
     """By number of stages; sizes change all costs alike, and one cut will do to rank them."""
-    priced: dict[tuple[int, int, int, bool], StepCosts | None] = field(default_factory=dict)
-    """By replicas, rows, number of stages and recomputation."""
+    priced: dict[tuple[int, int, int], StepCosts | None] = field(default_factory=dict)
+    """By replicas, rows and number of stages."""
 
     timetables: dict[tuple[str, int, int], Schedule] = field(default_factory=dict)
     """By name, devices and micro-batches."""
@@ -104,16 +118,19 @@ class _Seen:
             choice, m if choice.schedule == "gpipe" else min(m, 3 * choice.n_devices)
         )
 
+    def stages(self, problem: Problem) -> IntArray | None:
+        """The stage of every cluster in a cut that ignores memory; None where there is no cut."""
+        what = problem.n_stages, problem.names
+        if what not in self.cuts:
+            self.cuts[what] = quick_cut(problem)
+        return self.cuts[what]
+
     def costs(self, choice: Choice, costed: Costed, setting: Setting) -> StepCosts | None:
-        """Of the choice on a cut that ignores memory; None where there is no cut."""
-        key = choice.replicas, choice.rows, choice.n_stages, choice.recompute
+        """Of the choice on that cut."""
+        key = choice.replicas, choice.rows, choice.n_stages
         if key not in self.priced:
-            cluster = setting.cluster(choice.replicas)
-            problem = resized(costed, cluster, choice.n_stages, None)
-            what = choice.n_stages, choice.recompute, problem.names
-            if what not in self.cuts:
-                self.cuts[what] = quick_cut(problem)
-            stage, sums = self.cuts[what], setting.sums(choice.replicas)
+            problem = resized(costed, setting.cluster(choice.replicas), choice.n_stages, None)
+            stage, sums = self.stages(problem), setting.sums(choice.replicas)
             priced = None if stage is None else step_costs(costed, problem, stage, sums)
             self.priced[key] = priced
         return self.priced[key]
@@ -129,19 +146,19 @@ def search(found: Sequence[Choice], setting: Setting) -> tuple[Alternative, ...]
     results = [(choice, _weigh(choice, setting, seen)) for choice in found]
     rejected = [(c, r) for c, r in results if isinstance(r, _Rejected)]
     table, best = [], float("inf")
-    too_many: dict[tuple[str, int, bool], int] = {}
+    too_many: dict[tuple[str, int], int] = {}
     for one in sorted((r for _, r in results if isinstance(r, _Weighed)), key=lambda w: w.least):
         choice = one.choice
-        kind = choice.schedule, choice.replicas, choice.recompute
+        kind = choice.schedule, choice.replicas
         if one.least >= best:
             table.append(_row(choice, one.least, note="no faster: takes this at least"))
         elif choice.rows >= too_many.get(kind, choice.rows + 1):
             table.append(_row(choice, one.least, note="does not fit: nor do fewer rows"))
-        elif isinstance(costs := _within_memory(one, setting, seen), _Rejected):
-            rejected.append((choice, costs))
+        elif isinstance(fits := _within_memory(one, setting, seen), _Rejected):
+            rejected.append((choice, fits))
             too_many[kind] = choice.rows
         else:
-            row = _simulated(choice, costs, seen)
+            row = _simulated(choice, fits, seen)
             best = min(best, row.step_seconds)
             table.append(row)
     table += [_row(choice, float("inf"), note=why.reason) for choice, why in rejected]
@@ -152,7 +169,7 @@ def search(found: Sequence[Choice], setting: Setting) -> tuple[Alternative, ...]
 
 def _weigh(choice: Choice, setting: Setting, seen: _Seen) -> _Weighed | _Rejected:
     """The choice on a cut that ignores memory."""
-    costed, d = setting.costed(choice.rows, choice.recompute), choice.n_devices
+    costed, d = setting.costed(choice.rows), choice.n_devices
     if choice.n_stages > costed.problem.n:
         return _Rejected(f"only {costed.problem.n} groups of ops can be separated")
     held, present = float(costed.problem.weight_bytes.sum()), setting.limit_bytes * d
@@ -165,28 +182,50 @@ def _weigh(choice: Choice, setting: Setting, seen: _Seen) -> _Weighed | _Rejecte
     costs = seen.costs(choice, costed, setting)
     if costs is None:
         return _Rejected(f"no cut into {choice.n_stages} stages was found")
+    likely = costs
+    if costed.relief is not None and _lacks(choice, costs, setting, seen):
+        problem = _limited(choice, setting, seen)
+        stage = seen.stages(problem)
+        if stage is not None:
+            likely = recomputing(costs, bought(problem, stage, costed.relief))
     halves, m = choice.schedule in HALVES, choice.n_microbatches
-    least = least_seconds(costs, choice.device_of_stage, m, halves)
-    return _Weighed(choice, costs, least)
+    least = least_seconds(likely, choice.device_of_stage, m, halves)
+    return _Weighed(choice, costs, likely, least)
 
 
-def _within_memory(weighed: _Weighed, setting: Setting, seen: _Seen) -> StepCosts | _Rejected:
+def _lacks(choice: Choice, costs: StepCosts, setting: Setting, seen: _Seen) -> bool:
+    return bool((device_bytes(seen.full(choice), costs) > setting.limit_bytes).any())
+
+
+def _limited(choice: Choice, setting: Setting, seen: _Seen) -> Problem:
+    """The choice's problem within memory, which stages of one device share evenly."""
+    limit = setting.limit_bytes * choice.n_devices / choice.n_stages
+    problem = resized(
+        setting.costed(choice.rows),
+        setting.cluster(choice.replicas),
+        choice.n_stages,
+        np.full(choice.n_stages, limit),
+    )
+    return replace(problem, in_flight=np.array(in_flight(seen.full(choice))))
+
+
+def _within_memory(weighed: _Weighed, setting: Setting, seen: _Seen) -> _Fitting | _Rejected:
     """The costs of a cut that fits the devices, if one is found."""
     choice, schedule = weighed.choice, seen.full(weighed.choice)
-    peaks = device_bytes(schedule, weighed.costs)
+    peaks, costed = device_bytes(schedule, weighed.costs), setting.costed(weighed.choice.rows)
     if (peaks <= setting.limit_bytes).all():
-        return weighed.costs
-    if peaks.mean() > HOPELESS * setting.limit_bytes:
-        return _lacking(weighed, schedule, peaks, setting.limit_bytes)
-    costed = setting.costed(choice.rows, choice.recompute)
-    limits = np.full(choice.n_stages, setting.limit_bytes * choice.n_devices / choice.n_stages)
-    problem = replace(
-        resized(costed, setting.cluster(choice.replicas), choice.n_stages, limits),
-        in_flight=np.array(in_flight(schedule)),
-    )
-    stage = quick_cut(problem)
-    if stage is not None:
-        return step_costs(costed, problem, stage, setting.sums(choice.replicas))
+        return _Fitting(weighed.costs, recompute=False)
+    problem, sums = _limited(choice, setting, seen), setting.sums(choice.replicas)
+    if peaks.mean() <= HOPELESS * setting.limit_bytes:
+        stage = quick_cut(problem)
+        if stage is not None:
+            return _Fitting(step_costs(costed, problem, stage, sums), recompute=False)
+    relieved = device_bytes(schedule, weighed.likely)
+    if costed.relief is not None and relieved.mean() <= HOPELESS * setting.limit_bytes:
+        stage = quick_relieved_cut(problem, costed.relief)
+        if stage is not None:
+            costs = step_costs(costed, problem, stage, sums)
+            return _Fitting(recomputing(costs, bought(problem, stage, costed.relief)), True)
     return _lacking(weighed, schedule, peaks, setting.limit_bytes)
 
 
@@ -202,19 +241,20 @@ def _lacking(weighed: _Weighed, schedule: Schedule, peaks: FloatArray, limit: fl
     return _Rejected(reason, float(peaks[device]) - limit, True)
 
 
-def _simulated(choice: Choice, costs: StepCosts, seen: _Seen) -> Alternative:
+def _simulated(choice: Choice, fits: _Fitting, seen: _Seen) -> Alternative:
     """The step, simulated; a long one until its rate is settled, and carried on at that rate."""
-    d, m = choice.n_devices, choice.n_microbatches
+    d, m, costs, again = choice.n_devices, choice.n_microbatches, fits.costs, fits.recompute
     peak = float(device_bytes(seen.full(choice), costs).max())
     if choice.n_stages * m <= SIMULATED or m <= 3 * d:
         line = _run(seen.timetable(choice, m), costs)
-        return _row(choice, line.step_seconds, peak, line.bubble_share)
+        return _row(choice, line.step_seconds, peak, line.bubble_share, recompute=again)
     fewer, more = (_run(seen.timetable(choice, n * d), costs) for n in (2, 3))
     rate = (more.pipeline_seconds - fewer.pipeline_seconds) / d
     pipeline = more.pipeline_seconds + (m - 3 * d) * rate
     computing = float(more.compute_seconds.sum()) * m / (3 * d)
     tail = more.step_seconds - more.pipeline_seconds
-    return _row(choice, pipeline + tail, peak, 1 - computing / (d * pipeline))
+    bubble = 1 - computing / (d * pipeline)
+    return _row(choice, pipeline + tail, peak, bubble, recompute=again)
 
 
 def _run(schedule: Schedule, costs: StepCosts) -> Timeline:
@@ -235,15 +275,16 @@ def _nothing(rejected: Sequence[tuple[Choice, _Rejected]], n: int) -> Infeasible
 
 
 def _row(
-    choice: Choice, seconds: float, peak: float = 0.0, bubble: float = 0.0, note: str = ""
-) -> Alternative:
+    choice: Choice, seconds: float, peak: float = 0.0, bubble: float = 0.0, note: str = "",
+    recompute: bool = False,
+) -> Alternative:  # fmt: skip
     return Alternative(
         schedule=choice.schedule,
         replicas=choice.replicas,
         n_stages=choice.n_stages,
         n_microbatches=choice.n_microbatches,
         rows=choice.rows,
-        recompute=choice.recompute,
+        recompute=recompute,
         step_seconds=seconds,
         memory_bytes=peak,
         bubble=bubble,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -26,14 +25,18 @@ from stagecut.partitioner.planning import (
     search,
 )
 from stagecut.partitioner.schedules import SCHEDULES
-from stagecut.passes import build_problem, recomputable, recomputed, step_seconds, trained
+from stagecut.passes import (
+    build_problem,
+    recomputable,
+    recomputed,
+    relief_of,
+    step_seconds,
+    trained,
+)
 from stagecut.resizing import rows_of, rows_symbol, with_rows
 from stagecut.timetables import ScheduleLike, timetable
 
 AUTO: Literal["auto"] = "auto"
-RECOMPUTED: Mapping[Recomputation, tuple[bool, ...]] = MappingProxyType(
-    {"never": (False,), "full": (True,), "auto": (False, True)}
-)
 SAMPLES = 3
 """Sizes of micro-batch that are costed op by op; what is between them follows."""
 
@@ -97,13 +100,13 @@ def decide(
         return Decision(wish.schedule, m, replicas, rows_of(graph), recompute)
     if isinstance(memory_limit, Sequence):
         raise ArgumentError("the search needs one memory_limit for all devices; give a number")
-    found = choices(_space(wish, graph, len(cluster.devices), recompute))
-    annotated = cache(lambda rows: costed_at(with_rows(graph, rows)))
-    exact = cache(lambda rows, again: _costed(annotated(rows), cluster, optimizer, again))
-    known = cache(lambda again: {rows: exact(rows, again) for rows in _sampled(found)})
+    found = choices(_space(wish, graph, len(cluster.devices)))
+    how = recompute if graph.training else "never"
+    exact = cache(lambda rows: _costed(costed_at(with_rows(graph, rows)), cluster, optimizer, how))
+    known = cache(lambda: {rows: exact(rows) for rows in _sampled(found)})
     least = min(device.usable_bytes for device in cluster.devices)
     setting = Setting(
-        costed=cache(lambda rows, again: between(known(again), rows) or exact(rows, again)),
+        costed=cache(lambda rows: between(known(), rows) or exact(rows)),
         cluster=lambda replicas: pipeline_cluster(cluster, replicas),
         sums=lambda replicas: _sums(cluster, replicas),
         limit_bytes=least if memory_limit is None else memory_limit,
@@ -115,12 +118,12 @@ def decide(
         best.n_microbatches,
         best.replicas,
         best.rows,
-        "auto" if best.recompute else "never",
+        recompute if recompute != "auto" or best.recompute else "never",
         alternatives,
     )
 
 
-def _space(wish: Wish, graph: Graph, n_devices: int, recompute: Recomputation) -> Space:
+def _space(wish: Wish, graph: Graph, n_devices: int) -> Space:
     m = wish.n_microbatches
     return Space(
         n_devices=n_devices,
@@ -131,7 +134,6 @@ def _space(wish: Wish, graph: Graph, n_devices: int, recompute: Recomputation) -
         rows=rows_of(graph),
         any_rows=rows_symbol(graph) is not None,
         training=graph.training,
-        recompute=RECOMPUTED[recompute] if graph.training else (False,),
     )
 
 
@@ -152,9 +154,13 @@ def _sampled(found: Sequence[Choice]) -> list[int]:
     return [several[0], several[len(several) // 2], several[-1]]
 
 
-def _costed(costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, again: bool) -> Costed:
+def _costed(
+    costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, recompute: Recomputation
+) -> Costed:
+    first = costed[cluster.devices[0].name]
+    groups = recomputable(first) if recompute != "never" else ()
+    again = recompute == "full"
     if again:
-        groups = recomputable(costed[cluster.devices[0].name])
         costed = {name: recomputed(graph, groups) for name, graph in costed.items()}
     kinds = tuple(costed)
     # A stage for every device where devices differ, so that the problem has the times of each.
@@ -186,7 +192,10 @@ def _costed(costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, again
     share = gradients / held if held and base.training else 0.0
     step = step_seconds(trained(base), optimizer, cluster.devices[0]) if base.training else 0.0
     a_byte = step / held if held else 0.0
-    return Costed(problem, kinds, np.asarray(halves, dtype=np.float64), share, a_byte)
+    relief = None
+    if groups and not again:
+        relief = relief_of(list(costed.values()), clustering, groups)
+    return Costed(problem, kinds, np.asarray(halves, dtype=np.float64), share, a_byte, relief)
 
 
 def check_wish(wish: Wish, n_devices: int, pins: Mapping[str, int]) -> None:
