@@ -7,6 +7,7 @@ data as the example takes them, each checked whenever the stage runs
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from stagecut.frontend.backwards import Untraceable, check_transforms, with_backward_hooks
 from stagecut.frontend.decisions import Decision, Recorded, Recorder
 from stagecut.frontend.draws import drawing_modules
 from stagecut.frontend.example import Example
@@ -22,11 +24,13 @@ from stagecut.frontend.explaining import ExampleFails
 from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.keeping import python_draws
 from stagecut.frontend.opaque import Unfit, opaque_modules
-from stagecut.frontend.running import can_run, negated, one_row_more, run
+from stagecut.frontend.running import as_it_is, can_run, negated, one_row_more, run
 from stagecut.ir.errors import TraceError
 
 FRONTENDS = ("auto", "export", "symbolic", "recorded")
 _ATTEMPTS = 16
+_CONSTANT = re.compile(r"model attribute: ([\w.]+)\.lifted_tensor")
+"""How torch.export names the module of a tensor that it could not follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ class Around:
     """Whether Python code that was traced drew random numbers."""
 
 
+class _NothingToRecord(TraceError):
+    """There are no decisions of the kinds that are to be recorded."""
+
+
 class _Draws(Exception):
     """Modules draw random numbers in Python, which a trace would draw once for good."""
 
@@ -81,18 +89,20 @@ def export_around(
         ExampleFails: the model raises on the example.
         TraceError: the first failure, where no means helps.
     """
+    hooked = () if frontend == "export" or not model.training else with_backward_hooks(model)
     means = means or Means(
+        opaque=_outermost(hooked),
         recorded=Recorded(None) if frontend == "recorded" else None,
         frozen_draws=frontend == "export",
     )
-    reasons: list[str] = []
+    reasons = [f"{path} has backward hooks" for path in means.opaque if path in hooked]
     first: TraceError | None = None
     for _ in range(_ATTEMPTS):
         following: Means | None
         try:
             recorder = _recorder(model, example, means, cautious=frontend != "recorded")
             if recorder and first and not recorder.decisions:
-                raise TraceError("the model takes no decision by data that could be recorded")
+                raise _NothingToRecord("the model takes no decision by data")
             return _attempt(model, example, means, tuple(reasons), recorder)
         except ExampleFails:
             raise
@@ -103,6 +113,8 @@ def export_around(
         except Unfit as error:
             reasons.append(str(error))
             following = _wider(means, error.path)
+        except _NothingToRecord:
+            following = _recording(means)
         except TraceError as error:
             first = first or error
             cause = error.__cause__
@@ -110,7 +122,9 @@ def export_around(
                 following = _wider(means, cause.path)
             else:
                 reasons.append("\n".join(str(error).splitlines()[:3]))
-                following = _aside(model, means, _culprit(model, error, means.opaque))
+                known = error.path if isinstance(error, Untraceable) else None
+                culprit = _culprit(model, error, means.opaque) if known is None else known
+                following = _aside(model, means, culprit)
         if frontend == "export":
             break
         if following is None and frontend != "symbolic":
@@ -135,6 +149,7 @@ def _attempt(
     whole = not means.opaque and means.recorded is None
     with opaque_modules(model, example, means.opaque), python_draws() as drawn:
         exported = export(model, example, lengths=whole, recorder=recorder)
+        check_transforms(exported.program.graph)
         drew = drawn()
         if drew and not means.frozen_draws:
             raise _Draws(drawing_modules(model, example))
@@ -149,7 +164,7 @@ def _recorder(
     if means.recorded is None:
         return None
     recorder = Recorder(model, means.recorded)
-    aside = {path: recorder.aside(model.get_submodule(path).forward) for path in means.opaque}
+    aside = {path: recorder.aside(as_it_is(model.get_submodule(path))) for path in means.opaque}
 
     def decided(kwargs: Mapping[str, Any]) -> list[Decision]:
         run(model, example, kwargs, aside, recorder.noting())
@@ -202,9 +217,14 @@ def _recording(means: Means) -> Means | None:
 
 def _with(means: Means, paths: list[str]) -> Means | None:
     """More paths, without those inside others; None where nothing is new."""
-    joined = dict.fromkeys((*means.opaque, *paths))
-    outer = tuple(p for p in joined if not any(p.startswith(f"{q}.") for q in joined))
+    outer = _outermost((*means.opaque, *paths))
     return None if outer == means.opaque else replace(means, opaque=outer)
+
+
+def _outermost(paths: Sequence[str]) -> tuple[str, ...]:
+    """Each path once, without those inside others."""
+    joined = dict.fromkeys(paths)
+    return tuple(p for p in joined if not any(p.startswith(f"{q}.") for q in joined))
 
 
 def _parent(path: str) -> str:
@@ -223,6 +243,9 @@ def _alike(model: nn.Module, path: str) -> list[str]:
 
 def _culprit(model: nn.Module, error: BaseException, opaque: tuple[str, ...]) -> str:
     """The innermost module that was running when tracing failed; "" where it is the model."""
+    named = _CONSTANT.search(str(error.__cause__))
+    if named:
+        return named[1]
     paths = {id(module): name for name, module in model.named_modules()}
     running = ""
     cause: BaseException | None = error.__cause__ or error

@@ -13,7 +13,7 @@ from torch import nn
 
 from stagecut.frontend.example import Example
 from stagecut.frontend.keeping import python_draws
-from stagecut.frontend.running import can_run, run
+from stagecut.frontend.running import as_it_is, can_run, run
 
 
 def drawing_modules(model: nn.Module, example: Example) -> list[str]:
@@ -33,7 +33,7 @@ def drawing_modules(model: nn.Module, example: Example) -> list[str]:
         return call
 
     forwards = {
-        name: watching(name, module.forward) for name, module in model.named_modules() if name
+        name: watching(name, as_it_is(module)) for name, module in model.named_modules() if name
     }
     with python_draws() as drawn:
         run(model, example, example.kwargs, forwards)

@@ -68,6 +68,8 @@ def _shown(leaf: Any, rows: int | None) -> str:
 
 
 def _first_line(error: Exception) -> str:
+    if "fake tensor in the exported program" in str(error):
+        return "it makes a tensor that torch.export cannot follow (vmap and its kin do)"
     if _by_data(str(error)):
         return "a Python decision depends on the values of a tensor"
     first = next((line for line in str(error).splitlines() if line.strip()), "no message")
@@ -98,6 +100,8 @@ def _remedy(message: str) -> str:
             "torch.cond and its kin have bodies that cannot be cut; compute both sides and "
             "choose with torch.where."
         )
+    if "fake tensor in the exported program" in message:
+        return "Put what makes it into a module of its own, which then runs as it is, uncut."
     if "pytree" in message or "register" in message:
         return (
             "Return tensors, tuples, lists, dicts or dataclasses; another class is declared with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import sys
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from stagecut.frontend.assigned import assigned_attributes
+from stagecut.frontend.backwards import no_own_backwards
 from stagecut.frontend.checkpoints import marked_checkpoints
 from stagecut.frontend.decisions import Recorder
 from stagecut.frontend.example import Example
@@ -135,6 +137,8 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
         with (
             _quiet(),
             kept(model, subject.changed),
+            _named_inputs(model, example),
+            no_own_backwards(model),
             marked_checkpoints(),
             repeating,
             SpeedHints(),
@@ -207,6 +211,32 @@ def _quiet() -> Iterator[None]:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         sys.stderr.write(printed.getvalue().replace(graph, "") if graph else printed.getvalue())
+
+
+@contextlib.contextmanager
+def _named_inputs(model: nn.Module, example: Example) -> Iterator[None]:
+    """torch.export does not take `**kwargs`: inside, forward names those of the example."""
+    forward, had = model.forward, "forward" in vars(model)
+    signature = inspect.signature(forward)
+    declared = signature.parameters.values()
+    own = [p for p in declared if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    caught = [n for n in example.kwargs if n not in {p.name for p in own}]
+    if not caught:
+        yield
+        return
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    parameters = [*own, *(inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in caught)]
+    named.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    model.forward = named
+    try:
+        yield
+    finally:
+        del model.forward
+        if had:
+            model.forward = forward
 
 
 def _default_device(example: Example) -> contextlib.AbstractContextManager[object]:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from stagecut.frontend.example import Example
-from stagecut.frontend.running import one_row_more, replaced, run
+from stagecut.frontend.running import as_it_is, one_row_more, replaced, run
 from stagecut.frontend.trees import Tree, flatten, unflatten
 
 TARGET = "stagecut.module.default"
@@ -100,10 +100,10 @@ def _watch(
     seen = {path: _Seen() for path in paths}
 
     def watching(path: str) -> Callable[..., Any]:
-        forward = model.get_submodule(path).forward
+        module = as_it_is(model.get_submodule(path))
 
         def call(*args: Any, **given: Any) -> Any:
-            out = forward(*args, **given)
+            out = module(*args, **given)
             leaves, _ = flatten((args, given))
             seen[path].shapes_in.append([_shape(leaf) for leaf in leaves])
             made, tree = flatten(out)
@@ -121,7 +121,7 @@ def _shape(leaf: Any) -> tuple[int, ...] | None:
 
 
 def _outline(leaf: Any) -> Any:
-    return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
+    return leaf.detach().to("meta") if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _stub(path: str, first: _Seen, second: _Seen, rows: int) -> Callable[..., Any]:

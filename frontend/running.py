@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from stagecut.frontend.explaining import fails_on_example
 from stagecut.frontend.keeping import untouched
 from stagecut.frontend.trees import flatten, map_leaves, unflatten
 from stagecut.ir.errors import TraceError
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def can_run(model: nn.Module) -> bool:
@@ -29,7 +32,9 @@ def run(
     forwards: Mapping[str, Callable[..., Any]],
     watch: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """One forward without gradients, on copies of inputs and buffers; all else stays.
+    """One forward, on copies of inputs and buffers; all else stays.
+
+    While training, autograd records it: the model may ask for gradients itself.
 
     Args:
         model: In the mode it is to run in.
@@ -47,38 +52,67 @@ def run(
             f"{type(model).__name__} has weights on the meta device, so it cannot be run to see "
             "what the parts do that cannot be traced; load its weights first"
         )
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    given = map_leaves(_own, dict(kwargs))
     with (
-        torch.no_grad(),
+        torch.set_grad_enabled(model.training),
         torch.random.fork_rng(devices=[]),
         untouched(model),
         replaced(model, forwards),
     ):
         try:
-            with watch or contextlib.nullcontext():
-                return functional_call(model, buffers, (), given)
+            return _forward(model, kwargs, watch)
         except TraceError:
             raise
         except Exception as error:  # whatever the user's own code raises
             raise fails_on_example(model, example, error) from error
 
 
+def _forward(
+    model: nn.Module,
+    kwargs: Mapping[str, Any],
+    watch: contextlib.AbstractContextManager[Any] | None,
+) -> Any:
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    given = map_leaves(_own, dict(kwargs))
+    with watch or contextlib.nullcontext():
+        return functional_call(model, buffers, (), given)
+
+
 @contextlib.contextmanager
 def replaced(model: nn.Module, forwards: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Puts other functions in the place of some modules' forward, and takes them away again."""
-    changed = []
+    """Puts other functions in the place of some modules and their hooks, and takes them away."""
+    modules = [(model.get_submodule(path), forward) for path, forward in forwards.items()]
+    before = [(module, _own_call(module)) for module, _ in modules]
     try:
-        for path, forward in forwards.items():
-            module = model.get_submodule(path)
-            changed.append((module, vars(module).get("forward")))
-            module.forward = forward
+        for module, forward in modules:
+            _set_call(module, {**{hooks: OrderedDict() for hooks in _HOOKS}, "forward": forward})
         yield
     finally:
-        for module, before in changed:
-            del module.forward
-            if before is not None:
-                module.forward = before
+        for module, own in before:
+            _set_call(module, own)
+
+
+def as_it_is(module: nn.Module) -> Callable[..., Any]:
+    """What calling a module does now, hooks included, also once it is replaced."""
+    own = _own_call(module)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        now = _own_call(module)
+        _set_call(module, own)
+        try:
+            return module(*args, **kwargs)
+        finally:
+            _set_call(module, now)
+
+    return call
+
+
+def _own_call(module: nn.Module) -> dict[str, Any]:
+    return {name: vars(module)[name] for name in (*_HOOKS, "forward") if name in vars(module)}
+
+
+def _set_call(module: nn.Module, own: Mapping[str, Any]) -> None:
+    vars(module).pop("forward", None)
+    vars(module).update(own)
 
 
 def one_row_more(example: Example) -> dict[str, Any]:
