@@ -19,6 +19,7 @@ from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Phase
 from stagecut.ir.timeline import Timeline
 from stagecut.ir.types import SymbolicDim, TensorType
+from stagecut.losses import checked_loss, own_loss
 from stagecut.prediction import actions_of
 from stagecut.runtime.agreement import share
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
@@ -255,9 +256,9 @@ class Pipeline:
     def _loss(self, leaves: Sequence[Any], target: Any) -> torch.Tensor:
         output = self.signature.container(leaves)
         if self.loss_fn is None:
-            return _own_loss(output)
+            return own_loss(output)
         loss = self.loss_fn(output) if target is None else self.loss_fn(output, target)
-        return _checked_loss(loss, leaves)
+        return checked_loss(loss, leaves)
 
 
 def _check_eval(plan: ir.Plan) -> None:
@@ -286,33 +287,6 @@ def _refuse_mixed_rows(plan: ir.Plan) -> None:
                 f"the output {kind} mixes the rows of the batch, so micro-batches cannot be put "
                 "together; use pipeline(..., n_microbatches=1)"
             )
-
-
-def _checked_loss(loss: Any, outputs: Sequence[Any]) -> torch.Tensor:
-    """The loss, if it is one that trains: a scalar that the outputs' gradients reach."""
-    if not isinstance(loss, torch.Tensor) or loss.ndim:
-        shown = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise ArgumentError(
-            f"loss_fn returned {shown}; it must return a tensor of shape (), the mean over rows"
-        )
-    differentiable = any(isinstance(x, torch.Tensor) and x.requires_grad for x in outputs)
-    if differentiable and not loss.requires_grad:
-        raise ArgumentError(
-            "loss_fn returned a loss without gradient, which would train nothing; compute it from "
-            "the model's output without detach(), item() or no_grad()"
-        )
-    return loss
-
-
-def _own_loss(output: Any) -> torch.Tensor:
-    """The loss that a model computes itself."""
-    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
-    if isinstance(found, torch.Tensor) and found.ndim == 0:
-        return found
-    raise ArgumentError(
-        f"the model returns {type(output).__name__}, which is no loss; give "
-        "pipeline(..., loss_fn=...) that turns it into one"
-    )
 
 
 @contextlib.contextmanager
