@@ -1,14 +1,17 @@
 """Times each distinct op of a graph on the device that is present.
 
 An op is run on random data of its own layouts: once to warm up, then until it has run often
-enough or used up its time, and the median counts. What does not fit in memory here gets no time:
-it keeps its roofline estimate, and its cost says so.
+enough or used up its time, and the median counts. All ops take several turns, and the median of
+those counts, so that other work on the machine, which comes and goes, disturbs one turn of many ops
+and not all of one. What does not fit in memory here gets no time: it keeps its roofline estimate,
+and its cost says so.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +23,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from stagecut.ir.device import Device
 from stagecut.ir.graph import Graph
-from stagecut.ir.types import is_differentiable
+from stagecut.ir.types import TensorType, is_differentiable
 from stagecut.passes.costs import DistinctCall, distinct_calls
 from stagecut.passes.layout import Layout
 from stagecut.passes.optimizing import step_name, step_of
@@ -28,10 +31,12 @@ from stagecut.passes.probe import Call, call_function, enter_context
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
 from stagecut.passes.resolve import OPAQUE
 
-_MOST_RUNS = 20
+_TURNS = 3
+_MOST_RUNS = 10
+"""In one turn."""
 _LEAST_RUNS = 3
-_OP_SECONDS = 0.1
-"""After `_LEAST_RUNS` an op stops being repeated when its runs took this long."""
+_OP_SECONDS = 0.04
+"""After `_LEAST_RUNS` an op's turn ends when its runs took this long."""
 _MEMORY_SHARE = 0.5
 """An op whose tensors take more of the free memory than this is not run."""
 
@@ -67,15 +72,16 @@ def measure(
     missing = [
         c for c in distinct_calls(graph, device, opaque, training) if c.name not in profile.timings
     ]
-    timings: dict[str, Timing] = {}
-    for done, distinct in enumerate(missing):
-        if progress is not None:
-            progress(done, len(missing), distinct.call.target)
-        timing = _timed(distinct, place, opaque)
-        if timing is not None:
-            timings[distinct.name] = timing
-    if training and optimizer is not None:
-        timings |= _timed_steps(graph, optimizer, place, profile)
+    kinds = _steps(graph, optimizer, profile) if training and optimizer is not None else {}
+    turns: dict[str, list[Timing]] = defaultdict(list)
+    for turn in range(_TURNS):
+        for done, distinct in enumerate(missing, turn * len(missing)):
+            if progress is not None:
+                progress(done, _TURNS * len(missing), distinct.call.target)
+            if (timing := _timed(distinct, place, opaque)) is not None:
+                turns[distinct.name].append(timing)
+        _add_steps(kinds, optimizer or "", place, turns)
+    timings = {name: _middle(found) for name, found in turns.items()}
     profile = profile.with_timings(timings)
     if cache is not None and timings:
         save_profile(profile, cache)
@@ -92,20 +98,34 @@ def step_timings(
     return tuple((name, timing.forward) for name, timing in named if timing is not None)
 
 
-def _timed_steps(
-    graph: Graph, optimizer: str, place: torch.device, known: Profile
-) -> dict[str, Timing]:
-    """The step of each distinct trainable weight that is not timed yet and fits here."""
+def _steps(graph: Graph, optimizer: str, known: Profile) -> dict[str, TensorType]:
+    """The distinct trainable weights whose step is not timed yet."""
     kinds = {step_name(w.type, optimizer): w.type for w in graph.weights if w.trainable}
-    found = {}
+    return {name: kind for name, kind in kinds.items() if name not in known.timings}
+
+
+def _add_steps(
+    kinds: Mapping[str, TensorType],
+    optimizer: str,
+    place: torch.device,
+    turns: dict[str, list[Timing]],
+) -> None:
+    """Times the step of each of the weights that fits here."""
     for name, kind in kinds.items():
-        fits = _STEP_COPIES * kind.hint_bytes < _MEMORY_SHARE * _free_bytes(place)
-        if name in known.timings or not fits:
+        if _STEP_COPIES * kind.hint_bytes > _MEMORY_SHARE * _free_bytes(place):
             continue
         step = step_of(kind, optimizer, place, foreach=place.type == "cuda")
         if step is not None:
-            found[name] = Timing(_median_seconds(step, place), 0.0, 0.0)
-    return found
+            turns[name].append(Timing(_median_seconds(step, place), 0.0, 0.0))
+
+
+def _middle(turns: Sequence[Timing]) -> Timing:
+    """The median of some turns of one op."""
+    return Timing(
+        statistics.median(turn.forward for turn in turns),
+        statistics.median(turn.backward_input for turn in turns),
+        statistics.median(turn.backward_weight for turn in turns),
+    )
 
 
 def present_device_name() -> str:
