@@ -24,7 +24,7 @@ from torch.autograd.function import BackwardCFunction, Function
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from stagecut.frontend.sources import is_users, scope_of, short_path, source_of
+from stagecut.frontend.sources import scope_of, source_of, users_line
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
 
@@ -103,17 +103,17 @@ class _Watch(TorchFunctionMode):
         frame = sys._getframe(1)
         if func in _TENSOR_HOOKS:
             raise TraceError(
-                f"{_users_line(frame)}: a trace would lose the hook on a gradient; {_REMEDY}"
+                f"{users_line(frame)}: a trace would lose the hook on a gradient; {_REMEDY}"
             )
         if func in _GRADIENTS:
             raise TraceError(
-                f"{_users_line(frame)}: forward takes gradients itself, which a trace cannot keep; "
+                f"{users_line(frame)}: forward takes gradients itself, which a trace cannot keep; "
                 f"{_REMEDY}"
             )
         applied = _applied(frame)
         if applied is not None:
             raise TraceError(
-                f"{_users_line(applied.f_back)}: a trace would lose the backward of "
+                f"{users_line(applied.f_back)}: a trace would lose the backward of "
                 f"{applied.f_locals['cls'].__name__}; {_REMEDY}"
             )
         return func(*args, **(kwargs or {}))
@@ -147,11 +147,3 @@ def _check_graph(output: Any) -> None:
         following = {n for n, _ in node.next_functions if n is not None} - seen
         seen |= following
         pending += following
-
-
-def _users_line(frame: FrameType | None) -> str:
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "the model"

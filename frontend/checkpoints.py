@@ -21,7 +21,7 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from stagecut.frontend.sources import is_users, short_path
+from stagecut.frontend.sources import users_line
 from stagecut.ir.errors import TraceError
 
 _MARK = "stagecut_recompute"
@@ -85,16 +85,8 @@ def _refuse_reentrant(frame: FrameType | None) -> None:
             return
         if frame.f_code is _REENTRANT:
             raise TraceError(
-                f"{_users_line(frame)}: checkpoint(..., use_reentrant=True) cannot be traced: its "
+                f"{users_line(frame)}: checkpoint(..., use_reentrant=True) cannot be traced: its "
                 "region looks like no_grad and would lose its gradients. Pass use_reentrant=False; "
                 "the results are the same"
             )
         frame = frame.f_back
-
-
-def _users_line(frame: FrameType | None) -> str:
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "the model"

@@ -25,7 +25,7 @@ from torch import nn
 from torch.fx.node import has_side_effect
 from torch.overrides import TorchFunctionMode
 
-from stagecut.frontend.sources import is_users, short_path
+from stagecut.frontend.sources import short_path, users_place
 from stagecut.ir.errors import TraceError
 
 TARGET = "stagecut.expect.default"
@@ -113,7 +113,7 @@ class Recorder(TorchFunctionMode):
         kinds = _NUMBERS if self.recorded.numbers else _CHOICES
         if self.paused or func not in kinds or not self._owned(sys._getframe(1)):
             return func(*args, **(kwargs or {}))
-        kind, (file, number) = kinds[func], _users_line(sys._getframe(1))
+        kind, (file, number) = kinds[func], users_place(sys._getframe(1))
         place = f"{short_path(file)}:{number}"
         if self.position is not None:
             return self._repeat(kind, place, args[0])
@@ -169,11 +169,3 @@ class Recorder(TorchFunctionMode):
                 self.paused -= 1
 
         return call
-
-
-def _users_line(frame: FrameType | None) -> tuple[str, int]:
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
-    return "the model", 0

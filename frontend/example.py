@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from stagecut.frontend.records import register_dataclasses
 from stagecut.frontend.trees import flatten, leaf_paths, unflatten
@@ -52,6 +53,7 @@ def prepare(
     Raises:
         ArgumentError: the arguments do not fit forward's signature, or there is no tensor.
     """
+    _check_shapes_known(model)
     named = by_keyword(model, args, dict(kwargs))
     named |= _quiet_defaults(model, named)
     register_dataclasses(named)
@@ -105,6 +107,16 @@ def positional_parameters(model: nn.Module) -> list[str]:
     kinds = (parameter.POSITIONAL_OR_KEYWORD,)
     signature = inspect.signature(model.forward)
     return [p.name for p in signature.parameters.values() if p.kind in kinds]
+
+
+def _check_shapes_known(model: nn.Module) -> None:
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    unknown = [name for name, tensor in tensors if is_lazy(tensor)]
+    if unknown:
+        raise ArgumentError(
+            f"{', '.join(unknown[:3])}{', …' if len(unknown) > 3 else ''} of a lazy module have no "
+            "shape yet: run model(*example_args, **example_kwargs) once before partition"
+        )
 
 
 def _check_kinds(leaves: Sequence[Any], paths: Sequence[str]) -> None:

@@ -69,7 +69,7 @@ def _shown(leaf: Any, rows: int | None) -> str:
 
 def _first_line(error: Exception) -> str:
     if "fake tensor in the exported program" in str(error):
-        return "it makes a tensor that torch.export cannot follow (vmap and its kin do)"
+        return "it makes a tensor that torch.export cannot follow, as .data and torch.vmap do"
     if _by_data(str(error)):
         return "a Python decision depends on the values of a tensor"
     first = next((line for line in str(error).splitlines() if line.strip()), "no message")

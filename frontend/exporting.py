@@ -21,7 +21,7 @@ from stagecut.frontend.decisions import Recorder
 from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
-from stagecut.frontend.hints import SpeedHints
+from stagecut.frontend.hints import Lengths, SpeedHints
 from stagecut.frontend.keeping import kept
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
@@ -56,6 +56,7 @@ class _Subject:
     example: Example
     recorder: Recorder | None
     changed: dict[str, None] = field(default_factory=dict)
+    asked: Lengths = field(default_factory=Lengths)
 
 
 def export(
@@ -89,8 +90,14 @@ def export(
     least, most, guard = Guards.of(program, example.kwargs).rows(rows)
     if guard is not None:
         notes += (f"traced for micro-batches of {least} to {most or 'any number of'} rows, because "
-                  f"the model tests `{readable(guard)}`",)  # fmt: skip
+                  f"the model tests `{readable(guard)}`{_by_len(subject.asked)}",)  # fmt: skip
     return Exported(program, least, most, notes)
+
+
+def _by_len(asked: Lengths) -> str:
+    if not asked.places:
+        return ""
+    return f" (len() fixes a size, at {', '.join(asked.places)}; shape[0] leaves it open)"
 
 
 def _with_lengths(
@@ -141,6 +148,7 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
             no_own_backwards(model),
             marked_checkpoints(),
             repeating,
+            subject.asked,
             SpeedHints(),
             _default_device(example),
         ):

@@ -15,6 +15,8 @@ import torch
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
+from stagecut.frontend.sources import users_line
+
 _ASKS_FOR_SPEED = frozenset({transformer._detect_is_causal_mask.__code__})
 _DEPTH = 8
 """Frames between the comparison and this file: torch.export's own modes lie between."""
@@ -44,3 +46,23 @@ def _for_speed(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Lengths(TorchFunctionMode):
+    """Notes where `len(tensor)` is asked: it fixes a size that `tensor.shape[0]` leaves open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, None] = {}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Passes every call on."""
+        if func is torch.Tensor.__len__:
+            self.places[users_line(sys._getframe(1))] = None
+        return func(*args, **(kwargs or {}))

@@ -6,6 +6,7 @@ import re
 import sys
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import fx
@@ -31,6 +32,21 @@ def _innermost(stack_trace: str) -> str:
     frames = _FRAME.findall(stack_trace)
     outside = [(f, line) for f, line in frames if is_users(f)]
     return "" if not outside else f"{short_path(outside[-1][0])}:{outside[-1][1]}"
+
+
+def users_place(frame: FrameType | None) -> tuple[str, int]:
+    """The file and line outside torch that a frame was called from, innermost first."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "the model", 0
+
+
+def users_line(frame: FrameType | None) -> str:
+    """The same as `file:line`."""
+    file, line = users_place(frame)
+    return f"{short_path(file)}:{line}"
 
 
 def is_users(file: str) -> bool:

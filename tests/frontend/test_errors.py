@@ -148,6 +148,9 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "split unknown": (
         lambda: trace(Branches(), (X,), split={"mask": None}), r"split names mask.*it has x",
     ),
+    "lazy": (
+        lambda: trace(nn.Sequential(nn.LazyLinear(6)), (X,)), r"0.weight, 0.bias of a lazy module",
+    ),
     "no such frontend": (
         lambda: trace(Branches(), (X,), frontend="fx"), r"'fx'; choose auto, export, symbolic",
     ),

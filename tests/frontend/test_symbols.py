@@ -116,6 +116,19 @@ def test_another_test_on_rows_narrows_them_to_what_was_traced() -> None:
     assert any("x.shape[0] % 2) == 0" in note for note in graph.notes)
 
 
+def test_len_fixes_the_rows_and_the_plan_says_where() -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.a(x) + x.new_zeros(len(x), 6)
+
+    (note,) = trace(Asks(), (torch.randn(4, 6),)).graph.notes
+    assert "4 to 4 rows" in note and "test_symbols.py:" in note and "shape[0] leaves it" in note
+
+
 def test_a_test_on_a_length_keeps_the_examples() -> None:
     graph = trace(Picky("length % 2 == 0"), (torch.randn(6, 4, 4),)).graph
     assert str(graph.inputs[0].value.type) == "f32[s0=6, 4, 4]"  # type: ignore[union-attr]
