@@ -87,9 +87,19 @@ class DistributedRuntime:
         if self.layout.replicas == 1:
             return rows
         counted = rows if self.worker.device == 0 else 0
-        total = torch.tensor(counted, dtype=torch.int64, device=self.place)
-        dist.all_reduce(total, group=self.everyone)
-        return int(total)
+        return int(self.total(torch.tensor(counted, dtype=torch.int64)))
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all ranks, on every one."""
+        summed = tensor.to(self.place, copy=True)
+        dist.all_reduce(summed, group=self.everyone)
+        return summed
+
+    def agreed(self, number: int) -> int:
+        """The first rank's number, on every one."""
+        box = torch.tensor(number, dtype=torch.int64, device=self.place)
+        dist.broadcast(box, src=0, group=self.everyone)
+        return int(box)
 
     def recorded(self) -> tuple[Recorded, ...]:
         """What each device of this rank's pipeline did in the last step, and when.
@@ -118,12 +128,10 @@ class DistributedRuntime:
     def _publish(self, step: Step, outcome: Outcome) -> Outcome:
         """Gives every rank the loss, or its replica's outputs, that the last stage's rank has."""
         if step.training:
-            total = torch.zeros((), dtype=torch.float64)
+            loss = torch.zeros((), dtype=torch.float64)
             if outcome.losses:
-                total = torch.stack([x.double().cpu() for x in outcome.losses]).sum()
-            total = total.to(self.place)
-            dist.all_reduce(total, group=self.everyone)
-            return Outcome([total])
+                loss = torch.stack([x.double().cpu() for x in outcome.losses]).sum()
+            return Outcome([self.total(loss)])
         last = self.layout.rank(len(self.program.stages) - 1, self.replica)
         outputs = {}
         for microbatch in step.microbatches:

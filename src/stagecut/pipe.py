@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from stagecut.inputs import Signature
@@ -21,7 +20,6 @@ from stagecut.ir.timeline import Timeline
 from stagecut.ir.types import SymbolicDim, TensorType
 from stagecut.losses import checked_loss, own_loss
 from stagecut.prediction import actions_of
-from stagecut.runtime.agreement import share
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
 from stagecut.runtime.norms import clip_gradients
 from stagecut.runtime.recording import Recorded, timeline
@@ -48,6 +46,12 @@ class Runtime(Protocol):
 
     def rows(self, rows: int) -> int:
         """The rows of a step over all replicas, from those of this one."""
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all processes of the pipeline."""
+
+    def agreed(self, number: int) -> int:
+        """One number for all processes: the first one's."""
 
     def recorded(self) -> Sequence[Recorded]:
         """What each device did in the last step, and when."""
@@ -103,7 +107,7 @@ class Pipeline:
         if target is not None and self.signature.lacks("target", args):
             kwargs, target = {**kwargs, "target": target}, None
         microbatches = self._microbatches(args, kwargs, target, alone=False)
-        with _own_draws(self._random, self.plan.replicas, self.runtime.replica) as seed:
+        with _own_draws(self._random, self.plan.replicas, self.runtime) as seed:
             actions = self._last = self._list(self.schedule, len(microbatches))
             outcome = self.runtime.run(
                 Step(actions, microbatches, True, self._loss, seed, _halves(actions))
@@ -123,7 +127,7 @@ class Pipeline:
         if len(microbatches) > 1:
             _refuse_mixed_rows(self.plan)
         drawn = self._random and self.training
-        with _own_draws(drawn, self.plan.replicas, self.runtime.replica) as seed:
+        with _own_draws(drawn, self.plan.replicas, self.runtime) as seed:
             actions = self._last = self._list("forward", len(microbatches))
             outcome = self.runtime.run(Step(actions, microbatches, False, None, seed))
         parts = [outcome.outputs[m.index] for m in microbatches]
@@ -189,7 +193,8 @@ class Pipeline:
         Returns:
             The norm before, the same on every rank. Shape [].
         """
-        return clip_gradients(dict(self.named_parameters()), self._owned(), max_norm)
+        parameters = dict(self.named_parameters())
+        return clip_gradients(parameters, self._owned(), max_norm, self.runtime.total)
 
     def train(self, mode: bool = True) -> Pipeline:
         """Switches the stages to training, or back.
@@ -290,15 +295,12 @@ def _refuse_mixed_rows(plan: ir.Plan) -> None:
 
 
 @contextlib.contextmanager
-def _own_draws(needed: bool, replicas: int, replica: int) -> Iterator[int | None]:
+def _own_draws(needed: bool, replicas: int, runtime: Runtime) -> Iterator[int | None]:
     """Gives a replica's step its own seed; the user's generator moves on by that one draw."""
     if not needed:
         yield None
         return
-    seed = int(torch.randint(2**31, ()))
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        seed = int(share(str(seed)))
-    seed = seed * replicas + replica
+    seed = runtime.agreed(int(torch.randint(2**31, ()))) * replicas + runtime.replica
     state = torch.get_rng_state()
     try:
         yield seed
