@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import stagecut
-from tests.cases import models
+from tests.cases import models, odd
 from tests.cases.transformers import bert, gpt2, llama, resnet, vit
 from tests.support.equality import Case, cut
 
@@ -78,6 +78,14 @@ def case(model: Callable[[], Any], *args: Any, loss: Any = mean_square, **kwargs
     return Case(model(), args, kwargs, loss)
 
 
+def odd_case(model: Callable[[], Any], *args: Any, **kwargs: Any) -> Case:
+    return case(model, *args, loss=odd.all_squares, **kwargs)
+
+
+def odd_entry(build: Callable[[], Case], n_stages: int = 3) -> Entry:
+    return Entry(build, (n_stages,), n_microbatches=2, distributed=n_stages)
+
+
 TABLE: Mapping[str, Entry] = {
     "chain": Entry(lambda: case(models.Chain, rows()), (1, 2, 3, 4, 6), distributed=2),
     "seven layers": Entry(lambda: case(lambda: models.Chain(7), rows()), (2, 3, 4, 5, 7)),
@@ -124,6 +132,26 @@ TABLE: Mapping[str, Entry] = {
     "without grad": Entry(lambda: case(models.WithoutGrad, rows())),
     "recurrent": Entry(lambda: case(models.Recurrent, rows(8, 4, W)), (2, 3)),
     "unet": Entry(lambda: case(models.UNet, rows(4, 3, 8, 8)), n_microbatches=2, distributed=3),
+    "kinds of tensor": odd_entry(lambda: odd_case(odd.Kinds, rows())),
+    "auxiliary losses": odd_entry(lambda: odd_case(odd.Auxiliary, rows())),
+    "autocast": odd_entry(lambda: odd_case(odd.Casts, rows())),
+    "hooks": odd_entry(lambda: odd_case(odd.Hooks, rows())),
+    "own backward": odd_entry(lambda: odd_case(odd.Quantized, rows())),
+    "teacher": odd_entry(lambda: odd_case(odd.Teacher, rows()), 2),
+    "queue": odd_entry(lambda: odd_case(odd.Queue, rows())),
+    "selected rows": odd_entry(lambda: odd_case(odd.Selects, rows()), 2),
+    "returned types": odd_entry(lambda: odd_case(odd.Returned, rows())),
+    "keywords": odd_entry(
+        lambda: odd_case(odd.Keywords, x=rows(), kind="b-c", shift=rows()),
+    ),
+    "experts": odd_entry(lambda: odd_case(odd.Experts, rows())),
+    "assertions": odd_entry(lambda: odd_case(odd.Asserts, rows())),
+    "precisions": odd_entry(lambda: odd_case(odd.Precisions, rows()), 2),
+    "packed": odd_entry(
+        lambda: odd_case(odd.Packs, rows(8, 4, W), torch.tensor([4, 2, 3, 1] * 2)), 2
+    ),
+    "gives everything": odd_entry(lambda: odd_case(odd.Gives, rows()), 2),
+    "loops": odd_entry(lambda: odd_case(odd.Loops, rows(8, 4, W))),
     "gpt2": Entry(gpt2, distributed=2),
     "bert": Entry(bert),
     "vit": Entry(vit),
