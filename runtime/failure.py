@@ -7,12 +7,15 @@ import linecache
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from stagecut.ir.errors import RuntimeFailure, StagecutError
 from stagecut.ir.schedule import Compute
 
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
 _PHASES = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
 
 
@@ -33,14 +36,17 @@ def failing_action(device: int, action: Compute) -> Iterator[None]:
 
 
 def user_line(error: BaseException) -> str:
-    """The module path and the user's line of the generated statement that failed, if one did."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    """Where the user's own code failed; in a generated statement, its module path and line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
         if frame.filename.startswith("<stagecut stage_") and frame.lineno is not None:
             for number in range(frame.lineno - 1, 0, -1):
                 line = linecache.getline(frame.filename, number).strip()
                 if line.startswith("#"):
                     return f"{line[1:].strip()}: {frame.line}"
-    return ""
+    outside = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    last = outside[-1] if outside else None
+    return f"{last.filename}:{last.lineno}, in {last.name}: {last.line}" if last else ""
 
 
 class Notice:

@@ -84,6 +84,17 @@ def test_a_failure_in_one_process_names_the_users_line() -> None:
         pipe(torch.randn(4, 8), torch.tensor([0, 1, 9, 0]))
 
 
+def test_a_failing_loss_names_its_line() -> None:
+    def loss(out: torch.Tensor) -> torch.Tensor:
+        return out @ out[:, :3]
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    plan = stagecut.partition(model, 2, (torch.randn(2, 8),))
+    pipe = stagecut.pipeline(plan, model, loss_fn=loss, runtime="local")
+    with pytest.raises(RuntimeFailure, match=r"test_failures.py:\d+, in loss: return out @ out"):
+        pipe.train_step(torch.randn(4, 8))
+
+
 def test_a_pipeline_goes_on_after_a_failure_in_one_process() -> None:
     model = Picky()
     example = torch.randn(2, 8), torch.zeros(2, dtype=torch.long)
