@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
-from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.arrays import BoolArray, sums
 from stagecut.partitioner.closures import closure_weights
 from stagecut.partitioner.cuts import Bin, Pairs, least_crossing
 from stagecut.partitioner.relaxed import Relaxed, relax
@@ -39,8 +39,9 @@ _FIRST_BINS = 96
 _SPLIT_ALL = 150
 """While no more bins than this survive, all are split; then those nearest the bound."""
 _NEAR = 0.3
-_MOST_BINS = 600
-"""Bins ever computed: the budget."""
+_LEAST_BINS, _MOST_BINS, _BINS_PER_STAGE, _WORK = 600, 2400, 150, 5_000_000
+"""Bins ever computed, the budget: so many a stage, `_WORK` over the clusters at most, and between
+the first two."""
 _NARROWEST = 1e-5
 _GAIN = 1e-5
 _PATIENCE = 3
@@ -71,8 +72,9 @@ def binned_bound(
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
 
-    `gap` 0 refines as long as splitting bins helps. Memory limits, pins and non-empty stages are
-    ignored, sends are charged as under the rule "once": all lower than the truth at worst.
+    `gap` 0 refines as long as splitting bins helps. Pins and non-empty stages are ignored, memory
+    counts what a stage surely has, sends are charged as under the rule "once": all lower than the
+    truth at worst.
     """
     low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, problem.n_stages - 1)
     if problem.n_stages == 1 or upper <= 0:
@@ -103,6 +105,8 @@ class _Bins:
     def refined(self, out_of_time: Callable[[], bool]) -> Bound:
         """Splits and solves again until the goal is met or nothing is gained."""
         best, stalled, spent = 0.0, 0, len(self.lo)
+        wanted = min(_BINS_PER_STAGE * self.relaxed.n_stages, _WORK // len(self.before))
+        budget = min(max(_LEAST_BINS, wanted), _MOST_BINS)
         through = self._through()
         while True:
             reached = float(through[0].min(initial=np.inf))
@@ -115,7 +119,7 @@ class _Bins:
             if np.count_nonzero(split) > _SPLIT_ALL:
                 split &= through.min(axis=0) < best + _NEAR * (1 - best)
             spent += 2 * int(np.count_nonzero(split))
-            if not split.any() or spent > _MOST_BINS:
+            if not split.any() or spent > budget:
                 break
             self._split(alive, split)
             through = self._through()
@@ -125,12 +129,14 @@ class _Bins:
         """Shape [k - 1, B]: the least bottleneck of a path whose prefix s + 1 is in each bin."""
         k, slowdown = self.relaxed.n_stages, self.relaxed.slowdown
         gap, transfers = self._between()
-        front = [slowdown[0] * self.lo + self.crossings[:, 1, -1]]
+        fits = self._fits()
+        front = [slowdown[0] * self.lo + self.crossings[:, 1, -1] + fits(0)[0, :-1]]
         back = [slowdown[-1] * (self.total - self.hi) + self.crossings[:, 0, -1]]
+        back[0] += fits(k - 1)[1:, -1]
         for stage in range(1, k - 1):
-            cost = slowdown[stage] * gap + transfers
+            cost = slowdown[stage] * gap + transfers + fits(stage)[1:, :-1]
             front.append(np.maximum(front[-1][:, None], cost).min(axis=0, initial=np.inf))
-            cost = slowdown[k - 1 - stage] * gap + transfers
+            cost = slowdown[-1 - stage] * gap + transfers + fits(k - 1 - stage)[1:, :-1]
             back.append(np.maximum(cost, back[-1]).min(axis=1, initial=np.inf))
         through: FloatArray = np.maximum(np.stack(front), np.stack(back[::-1]))
         return through
@@ -145,6 +151,30 @@ class _Bins:
         transfers[level < 0] = 0.0
         transfers[start > stop] = np.inf
         return gap, transfers
+
+    def _fits(self) -> Callable[[int], FloatArray]:
+        """By stage position, shape [B + 1, B + 1]: infinity where what it surely has is too much.
+
+        Row 0 is for a stage that starts where the model does, row i + 1 for one after a prefix of
+        bin i; column j for one up to a prefix of bin j, column B up to the model's end. Else 0.
+        """
+        memory, shape = self.relaxed.memory, (len(self.lo) + 1, len(self.lo) + 1)
+        if memory is None:
+            return lambda stage: np.zeros(shape)
+        # Surely outside the prefixes of the first `row` bins, surely inside from bin `column` on.
+        row = np.searchsorted(self.hi, self.before - self.slack, side="left")
+        column = np.searchsorted(self.lo, self.total - self.after + self.slack, side="right")
+        held, saved = (
+            np.cumsum(
+                np.cumsum(_placed(row, column, size, len(self.lo) + 1)[::-1], axis=0)[::-1], axis=1
+            )
+            for size in (memory.held_bytes, memory.saved_bytes)
+        )
+        largest = np.zeros(shape)
+        np.maximum.at(largest, (row, column), memory.workspace_bytes)
+        largest = np.maximum.accumulate(largest[::-1], axis=0)[::-1]
+        workspace = np.maximum.accumulate(largest, axis=1)
+        return lambda stage: np.where(memory.exceeded(stage, held, saved, workspace), np.inf, 0.0)
 
     def _split(self, alive: BoolArray, split: BoolArray) -> None:
         """Halves the bins of `split`, keeps the others alive, drops the rest."""
@@ -237,6 +267,11 @@ class _Bins:
         surely_in = self.total - self.after < lo[:, None] - self.slack
         surely_out = self.before > hi[:, None] + self.slack
         return Bound(best * SAFETY, surely_out.sum(axis=0), len(lo) - surely_in.sum(axis=0))
+
+
+def _placed(row: IntArray, column: IntArray, size: FloatArray, width: int) -> FloatArray:
+    """Shape [width, width]: the sums of `size` by row and column."""
+    return sums(row * width + column, size, width * width).reshape(width, width)
 
 
 def _mean_load(problem: Problem, seconds: FloatArray) -> float:

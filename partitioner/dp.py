@@ -9,15 +9,17 @@ O(k q^2) in numpy. Exact for the order, its candidates and the send rule "once" 
 pays for a value then depends on its stage alone; under "per_consumer" the score counts the rest).
 Where links differ, a stage is charged its links with its neighbours. Long orders start from the
 narrowest boundary in each of 200 slices of equal work. That cut's bottleneck U leaves boundary s
-only where the work before it is at most s U and the work after it at most (k - s) U; among those
-all are tried (1000 slices, refined around the cuts, where the order is longer).
+only where the work before it is at most s U and the work after it at most (k - s) U, and stage s
+only the block of T_s between two such windows. Where the blocks are small, all boundaries in the
+windows are tried; else those of 1000 slices, and then those around the cuts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +32,10 @@ from stagecut.partitioner.intervals import Grid, LinearOrder, range_maximum
 _FEW, _MANY = 200, 1000
 """Candidate boundaries of the first and second pass; all of them where there are no more."""
 _SLACK = 1 + 1e-12
+_CELLS = 4_000_000
+"""All boundaries are tried where the stages' blocks of the matrices have no more entries."""
+_SHARED = 2
+"""Matrices that stages share cost about this many times as much as one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +49,11 @@ class Cut:
     total: float
     """The sum over the stages."""
 
+    @property
+    def figures(self) -> tuple[float, float]:
+        """What is minimised, in order."""
+        return self.bottleneck, self.total
+
     def assignment(self, order: IntArray) -> Assignment:
         """The cut as stages of clusters."""
         stage = np.empty(len(order), dtype=np.int64)
@@ -51,18 +62,23 @@ class Cut:
         return Assignment(stage)
 
 
-def cut_order(problem: Problem, order: IntArray) -> Assignment | None:
-    """The best contiguous cut of `order` within memory and pins; None if there is none."""
-    cut = _best_cut(LinearOrder.of(problem, order), StageCosts)
+def cut_order(problem: Problem, order: IntArray, upper: float = np.inf) -> Assignment | None:
+    """The best contiguous cut of `order` within memory and pins.
+
+    None if there is none, or none with a bottleneck of at most `upper` seconds: far quicker to find
+    where `upper` is close to the best.
+    """
+    cut = _best_cut(LinearOrder.of(problem, order), StageCosts, upper=upper)
     return cut.assignment(order) if cut else None
 
 
 def least_missing_bytes(problem: Problem, order: IntArray) -> tuple[float, Assignment] | None:
     """The cut of `order` whose worst stage lacks the fewest bytes of memory, and how many.
 
-    None where pins or the number of clusters leave no cut at all.
+    None where pins or the number of clusters leave no cut at all. A long order is cut between
+    slices and then around the cuts.
     """
-    cut = _best_cut(LinearOrder.of(problem, order), _MissingBytes)
+    cut = _best_cut(LinearOrder.of(problem, order), _MissingBytes, many=_FEW)
     return (cut.bottleneck, cut.assignment(order)) if cut else None
 
 
@@ -77,22 +93,41 @@ def relieved_cut(
 
 
 def _best_cut(
-    line: LinearOrder, costs: Callable[[LinearOrder, IntArray], StageCosts], fine: bool = True
+    line: LinearOrder,
+    costs: Callable[[LinearOrder, IntArray], StageCosts],
+    fine: bool = True,
+    upper: float = np.inf,
+    many: int = _MANY,
 ) -> Cut | None:
-    """The best cut: of a few boundaries, then of many that can be as good, then around the cuts."""
-    n = line.problem.n
-    best = _solve(costs(line, _candidates(line, _FEW)), None)
-    if best is None and n >= _FEW:
-        best = _solve(costs(line, _candidates(line, _MANY)), None)
-    if best is None or n < _FEW:
-        return best
-    best = _solve(costs(line, _candidates(line, _MANY)), best) or best
-    if n < _MANY or not fine:
+    """The best cut: of a few boundaries, then of all, or many, that can be as good as that."""
+    n, best = line.problem.n, None
+    if not np.isfinite(upper):
+        best = _solve(costs(line, _candidates(line, _FEW)))
+        if best is None and n >= _FEW < many:
+            best = _solve(costs(line, _candidates(line, many)))
+        if best is None or n < _FEW:
+            return best
+        upper = best.bottleneck
+    if n < many:
+        return _better(_solve(costs(line, np.arange(n + 1)), upper), best)
+    every = costs(line, np.arange(n + 1)) if fine else None
+    if every and every.in_blocks(every.spans(upper), _CELLS):
+        return _better(_solve(every, upper), best)
+    best = _better(_solve(costs(line, _candidates(line, many)), upper), best)
+    if best is None or not fine:
         return best
     for stride in _strides(n):
         near = _near(best.boundaries, n, stride)
-        best = _solve(costs(line, near), best) or best
+        closer = _solve(costs(line, near), best.bottleneck)
+        if closer is not None and closer.figures < best.figures:
+            best = closer
     return best
+
+
+def _better(cut: Cut | None, best: Cut | None) -> Cut | None:
+    if cut is None or (best is not None and best.figures <= cut.figures):
+        return best
+    return cut
 
 
 class StageCosts:
@@ -103,38 +138,75 @@ class StageCosts:
         self.line = line
         self.problem = line.problem
         self.candidates = candidates
-        self._loads: dict[tuple[object, ...], FloatArray] = {}
+        self._apart = False
+        self._blocks: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
 
-    def load(self, stage: int) -> FloatArray:
-        """Shape [q, q]: T_s[j, i] for stage position `stage`."""
+    def spans(self, upper: float) -> list[slice] | None:
+        """For each boundary, k + 1 of them, the candidates it may be at; None if one has none."""
+        opened = self.open_boundaries()
+        if np.isfinite(upper):
+            opened &= self.within(upper)
+        if not opened.any(axis=1).all():
+            return None
+        return [_span(row) for row in opened]
+
+    def in_blocks(self, spans: Sequence[slice] | None, most: int) -> bool:
+        """Whether what each stage needs of the matrices is `most` entries at most, all together.
+
+        It is then computed stage by stage, and in whole for all alike otherwise.
+        """
+        sizes = [span.stop - span.start for span in spans or ()]
+        self._apart = sum(a * b for a, b in pairwise(sizes)) <= most
+        return self._apart
+
+    def load(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Shape [ends, starts]: T_s[j, i] for stage position `stage`; read only."""
         before, after = _neighbours(self.problem, stage)
         links = _link(self.problem, before, stage), _link(self.problem, stage, after)
-        key = (int(self.problem.device_kind[stage]), *links)
-        if key not in self._loads:
+        kind = int(self.problem.device_kind[stage])
+
+        def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
             arriving = round_trip_seconds(self.problem, before, stage)
             leaving = round_trip_seconds(self.problem, stage, after)
-            self._loads[key] = self._load(key[0], arriving, leaving)
-        return self._loads[key]
+            return (self._load(kind, arriving, leaving, ends, starts),)
+
+        (load,) = self._block((kind, *links), ends, starts, computed)
+        return load
 
     def memory(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """Peak bytes of stage position `stage` where it ends and starts there."""
-        held, saved = self._memory
-        peak = saved[ends, starts] * float(self.problem.in_flight[stage])
-        peak += held[ends, starts]
+        held, saved = self._block(("memory",), ends, starts, self._memory)
+        peak: FloatArray = saved * float(self.problem.in_flight[stage])
+        peak += held
         return peak
 
-    @cached_property
-    def _memory(self) -> tuple[FloatArray, FloatArray]:
-        """Shape [q, q] each: bytes held throughout, and bytes a micro-batch in flight."""
-        held, saved = (Grid(self.candidates, self.problem.n) for _ in range(2))
+    def _block(
+        self,
+        kind: tuple[object, ...],
+        ends: slice,
+        starts: slice,
+        computed: Callable[[IntArray, IntArray], tuple[FloatArray, ...]],
+    ) -> tuple[FloatArray, ...]:
+        """Those rows and columns of what `computed` makes, which is kept for the next to ask."""
+        apart = (ends.start, ends.stop, starts.start, starts.stop) if self._apart else ()
+        if (kind, apart) not in self._blocks:
+            rows, columns = (ends, starts) if self._apart else (slice(None), slice(None))
+            made = computed(self.candidates[rows], self.candidates[columns])
+            self._blocks[kind, apart] = made
+        made = self._blocks[kind, apart]
+        return made if self._apart else tuple(matrix[ends, starts] for matrix in made)
+
+    def _memory(self, ends: IntArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Shape [ends, starts] each: bytes held throughout, and a micro-batch in flight."""
+        held, saved = (Grid(ends, starts) for _ in range(2))
         held.touched(self.line.weights, self.problem.weight_bytes)
         saved.touched(self.line.saved, self.problem.saved_bytes)
         workspace = self.problem.workspace_bytes[self.line.order]
-        return held.sum() + range_maximum(workspace, self.candidates), saved.sum()
+        return held.sum() + range_maximum(workspace, ends, starts), saved.sum()
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s for stages that end and start there, infinity where one is empty or does not fit."""
-        load = self.load(stage)[ends, starts].copy()
+        load = self.load(stage, ends, starts).copy()
         limit = self.problem.memory_limit_bytes[stage]
         if np.isfinite(limit):
             load[self.memory(stage, ends, starts) > limit * LIMIT_TOLERANCE] = np.inf
@@ -163,17 +235,19 @@ class StageCosts:
         opened: BoolArray = self.candidates >= low[:, None]
         return opened & (self.candidates <= high[:, None])
 
-    def _load(self, kind: int, arriving: FloatArray, leaving: FloatArray) -> FloatArray:
-        line, grid = self.line, Grid(self.candidates, self.problem.n)
+    def _load(
+        self, kind: int, arriving: FloatArray, leaving: FloatArray, ends: IntArray, starts: IntArray
+    ) -> FloatArray:
+        line, grid = self.line, Grid(ends, starts)
         grid.touched(line.values, arriving)
         grid.holds(line.producer, leaving - arriving)
         grid.contained(line.values, -leaving)
         grid.touched(line.weights, self.problem.weight_sync_seconds)
         grid.contained(line.weights, -self.problem.weight_sync_seconds)
-        compute = line.seconds(kind)[self.candidates]
+        compute = line.seconds(kind)
         transfers = grid.sum()
         np.maximum(transfers, 0.0, out=transfers)
-        load: FloatArray = transfers + (compute[:, None] - compute)
+        load: FloatArray = transfers + (compute[ends, None] - compute[starts])
         return load
 
 
@@ -185,14 +259,14 @@ class _Relieved(StageCosts):
         self._grain = relief.grain_bytes
         self._freed = _prefix(relief.freed_bytes, line.order)[candidates]
         self._seconds = [_prefix(row, line.order)[candidates] for row in relief.seconds]
-        self._replay = range_maximum(relief.replay_bytes[line.order], candidates)
+        self._replay = relief.replay_bytes[line.order]
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s with what recomputation adds, infinity where even all of it leaves too little."""
         needed = self.memory(stage, ends, starts)
         needed -= self.problem.memory_limit_bytes[stage]
         fits = needed <= 0
-        needed += self._replay[ends, starts]
+        needed += range_maximum(self._replay, self.candidates[ends], self.candidates[starts])
         needed /= max(float(self.problem.in_flight[stage]), 1.0)
         freed = _between(self._freed, ends, starts)
         too_little = (needed > freed) & ~fits
@@ -206,7 +280,7 @@ class _Relieved(StageCosts):
         needed *= _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
         needed[fits] = 0.0
         needed[too_little] = np.inf
-        needed += self.load(stage)[ends, starts]
+        needed += self.load(stage, ends, starts)
         return self._forwards(needed, ends, starts)
 
 
@@ -262,20 +336,18 @@ def _link(problem: Problem, source: int, destination: int) -> tuple[float, ...]:
     )
 
 
-def _solve(costs: StageCosts, known: Cut | None) -> Cut | None:
-    """The least bottleneck, then the least total; with `known`, none if that is better."""
-    opened = costs.open_boundaries()
-    if known is not None:
-        opened &= costs.within(known.bottleneck)
-    if not opened.any(axis=1).all():
+def _solve(costs: StageCosts, upper: float = np.inf) -> Cut | None:
+    """The least bottleneck, then the least total; None if that bottleneck is above `upper`."""
+    spans = costs.spans(upper)
+    if spans is None:
         return None
-    spans = [_span(row) for row in opened]
+    costs.in_blocks(spans, len(costs.candidates) ** 2 * _SHARED)
     allowed = [
         costs.allowed(stage, spans[stage + 1], spans[stage])
         for stage in range(costs.problem.n_stages)
     ]
     bottleneck = _least_bottleneck(allowed)
-    if not np.isfinite(bottleneck):
+    if not np.isfinite(bottleneck) or bottleneck > upper * _SLACK:
         return None
     total, choices = np.zeros(1), []
     for cost in allowed:

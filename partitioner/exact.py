@@ -57,6 +57,15 @@ def close_gap(search: Search, effort: float) -> None:
         _conclude(search, answer)
 
 
+def nothing_fits(search: Search) -> bool:
+    """Whether the bound, counting what each stage surely holds, proves that nothing fits."""
+    if not np.isfinite(search.problem.memory_limit_bytes).any():
+        return False
+    bound = binned_bound(search.problem, _upper(search), 0.0, search.out_of_time)
+    search.proved_infeasible |= bool((bound.low > bound.high).any())
+    return search.proved_infeasible
+
+
 def _upper(search: Search) -> float:
     """What a better assignment must stay below."""
     upper = search.bottleneck_seconds
@@ -70,7 +79,7 @@ def _by_milp(
         return None
     from stagecut.partitioner.milp import best_by_milp  # scipy.optimize is slow to import
 
-    answer = best_by_milp(search.problem, low, high, upper, search.seconds_left(), effort)
+    answer = best_by_milp(search.problem, low, high, upper, search.seconds_left, effort)
     search.out_of_time()  # notes it where the solver ended at the deadline
     return answer
 

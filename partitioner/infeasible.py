@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from stagecut.ir.errors import InfeasibleError
@@ -34,10 +36,10 @@ def baseline_infeasible(method: str, faults: tuple[str, ...]) -> InfeasibleError
     )
 
 
-def infeasible(problem: Problem, orders: list[IntArray], proved: bool) -> InfeasibleError:
+def infeasible(problem: Problem, orders: Iterable[IntArray], proved: bool) -> InfeasibleError:
     """The error that says what stands in the way, from the nearest cut of `orders`.
 
-    `proved` where an exact search found that there is no valid assignment.
+    `proved` where there is surely no valid assignment.
     """
     found = [least_missing_bytes(problem, order) for order in orders]
     cuts = [cut for cut in found if cut is not None]
@@ -96,7 +98,7 @@ def _proof(problem: Problem, proved: bool) -> str:
             f"the largest device has {_size(float(problem.memory_limit_bytes.max()))}. "
         )
     if proved:
-        return "Proved by exact search: no assignment fits. "
+        return "Proved: no assignment fits. "
     return "Not proved impossible: none found in the budget. "
 
 

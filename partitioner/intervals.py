@@ -1,12 +1,13 @@
 """Exact costs of every interval of a linear order, between candidate boundaries.
 
-Legend:  q candidate boundaries; C[j, i] the cost of the stage between boundaries i and j (i < j).
+Legend:  q candidate boundaries; C[j, i] the cost of the stage that ends at boundary j and starts at
+i (i < j).
 
 An item (a value, weight or saved storage) with members at positions p1 < p2 < ... is touched by
 the stage [l, r) if for one pair of neighbours p < p' it has p < l <= p' and r > p': disjoint
 rectangles in the (l, r) plane, one a member. The stage contains all of it if l <= p1 and
 r > p_last: one more rectangle. Rectangles are added in a 2-D difference array and summed up twice,
-so all q^2 costs take O(members + q^2).
+so all q^2 costs take O(members + q^2); a part of them takes its own size and its members.
 
         r |   touched by p2    . touched      What a stage pays for an item that others touch
           |   [p1+1..p2] x r>p2. by p1        too ("partly") is touched less contained.
@@ -31,15 +32,17 @@ class Spans:
     """Where the members of each item lie in an order."""
 
     item: IntArray
-    """Shape [members]: the item, ascending."""
+    """Shape [members]: the item of each membership."""
     position: IntArray
-    """Shape [members]: ascending within one item."""
+    """Shape [members]: ascending."""
     previous: IntArray
     """Shape [members]: the position of the item's member before, or -1."""
     first: IntArray
-    """Shape [items]."""
+    """Shape [items]; -1 where an item has no members."""
     last: IntArray
     """Shape [items]."""
+    by_last: IntArray
+    """The items that have members, by their last."""
 
     @staticmethod
     def of(items: Incidence, position: IntArray) -> Spans:
@@ -56,7 +59,11 @@ class Spans:
         last = np.full(len(items), -1, dtype=np.int64)
         first[item[::-1]] = at[::-1]
         last[item] = at
-        return Spans(item, at, previous, first, last)
+        by_last = np.argsort(last, kind="stable")
+        along = np.argsort(at, kind="stable")
+        return Spans(
+            item[along], at[along], previous[along], first, last, by_last[last[by_last] >= 0]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,57 +111,67 @@ class LinearOrder:
 
 
 class Grid:
-    """Adds up rectangles over all pairs of candidate boundaries of one order."""
+    """Adds up rectangles over the intervals of one order that end and start at given boundaries."""
 
-    def __init__(self, candidates: IntArray, n: int) -> None:
-        """An empty grid over ascending `candidates`, the first 0 and the last n."""
-        self.q = len(candidates)
-        self._rank = np.searchsorted(candidates, np.arange(-1, n), side="right")
+    def __init__(self, ends: IntArray, starts: IntArray) -> None:
+        """An empty grid over ascending `ends` and ascending `starts`."""
+        self._ends, self._starts = ends, starts
         self._corners: list[IntArray] = []
         self._amounts: list[FloatArray] = []
 
     def touched(self, spans: Spans, amount: FloatArray) -> None:
         """Adds amount [items] to every interval that has a member of the item."""
-        low, high = self._rank[spans.previous + 1], self._rank[spans.position + 1]
-        self._add(high, low, high, amount[spans.item])
+        near = self._reached(spans.position)
+        position = spans.position[near]
+        self._add(position, spans.previous[near] + 1, position + 1, amount[spans.item[near]])
 
     def contained(self, spans: Spans, amount: FloatArray) -> None:
         """Adds amount [items] to every interval that has all members of the item."""
-        occupied = spans.first >= 0
-        right = self._rank[spans.last[occupied] + 1]
-        left = self._rank[spans.first[occupied] + 1]
-        self._add(right, np.zeros_like(left), left, amount[occupied])
+        item = spans.by_last[self._reached(spans.last[spans.by_last])]
+        first = spans.first[item]
+        self._add(spans.last[item], np.zeros_like(first), first + 1, amount[item])
 
     def holds(self, position: IntArray, amount: FloatArray) -> None:
         """Adds amount [items] to every interval that has the item's one position."""
-        rank = self._rank[position + 1]
-        self._add(rank, np.zeros_like(rank), rank, amount)
+        near = np.flatnonzero((position >= self._starts[0]) & (position < self._ends[-1]))
+        position = position[near]
+        self._add(position, np.zeros_like(position), position + 1, amount[near])
 
     def sum(self) -> FloatArray:
-        """Shape [q, q]: the totals C[j, i]; entries with i >= j mean nothing."""
-        q = self.q
+        """Shape [ends, starts]: the totals C[j, i]; entries with end <= start mean nothing."""
+        rows, columns = len(self._ends), len(self._starts) + 1
         corners = np.concatenate([*self._corners, np.zeros(0, dtype=np.int64)])
         amounts = np.concatenate([*self._amounts, np.zeros(0)])
-        cells = sums(corners, amounts, q * (q + 1)).reshape(q, q + 1)
+        cells = sums(corners, amounts, rows * columns).reshape(rows, columns)
         np.cumsum(cells, axis=0, out=cells)
         np.cumsum(cells, axis=1, out=cells)
-        return np.ascontiguousarray(cells[:, :q])
+        return np.ascontiguousarray(cells[:, :-1])
 
-    def _add(self, row: IntArray, low: IntArray, high: IntArray, amount: FloatArray) -> None:
-        """Adds to rows from `row` on, columns low to high - 1."""
-        kept = (low < high) & (row < self.q) & (amount != 0)
+    def _reached(self, position: IntArray) -> slice:
+        """The part of ascending positions that some interval of the grid has."""
+        low, high = np.searchsorted(position, [self._starts[0], self._ends[-1]])
+        return slice(int(low), int(high))
+
+    def _add(self, last: IntArray, low: IntArray, high: IntArray, amount: FloatArray) -> None:
+        """Adds to intervals that end after `last` and start from `low` on, before `high`."""
+        row = np.searchsorted(self._ends, last, side="right")
+        low, high = np.searchsorted(self._starts, low), np.searchsorted(self._starts, high)
+        kept = (low < high) & (row < len(self._ends)) & (amount != 0)
         row, low, high, amount = row[kept], low[kept], high[kept], amount[kept]
-        width = self.q + 1
+        width = len(self._starts) + 1
         self._corners += [row * width + low, row * width + high]
         self._amounts += [amount, -amount]
 
 
-def range_maximum(figure: FloatArray, candidates: IntArray) -> FloatArray:
-    """Shape [q, q]: the largest of figure [n] between boundaries i and j, at [j, i]; 0 if none."""
-    q = len(candidates)
+def range_maximum(figure: FloatArray, ends: IntArray, starts: IntArray) -> FloatArray:
+    """Shape [ends, starts]: the largest of figure [n] in each interval; 0 where it is empty."""
+    largest = np.zeros((len(ends), len(starts)))
     if not figure.any():
-        return np.zeros((q, q))
-    buckets = np.maximum.reduceat(figure, candidates[:-1])
-    largest = np.zeros((q, q))
-    largest[1:] = np.where(np.arange(q) <= np.arange(q - 1)[:, None], buckets[:, None], 0.0)
-    return np.maximum.accumulate(largest, axis=0)
+        return largest
+    at = np.unique(np.concatenate([starts, ends]))
+    buckets = np.maximum.reduceat(figure[: at[-1]], at[:-1]) if len(at) > 1 else np.zeros(0)
+    seen = np.where(starts <= at[:-1, None], buckets[:, None], 0.0)
+    np.maximum.accumulate(seen, axis=0, out=seen)
+    row = np.searchsorted(at, ends) - 1
+    largest[row >= 0] = seen[row[row >= 0]]
+    return largest

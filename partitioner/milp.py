@@ -13,7 +13,8 @@ kept just below the incumbent's bottleneck: no solution means that the incumbent
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
@@ -41,19 +42,20 @@ def best_by_milp(
     low: IntArray,
     high: IntArray,
     upper: float,
-    time_limit: float,
+    seconds_left: Callable[[], float],
     effort: float = 1.0,
 ) -> Answer:
     """The best assignment with a bottleneck below `upper` and stages low..high [n].
 
     Stops at a number of branch-and-bound nodes that falls with the programme's size and grows with
-    `effort`, or at `time_limit` seconds.
+    `effort`, or where no seconds are left.
     """
     program = _Program(problem, low, high, upper)
-    program.build()
-    solved = program.solve(time_limit, effort, presolve=True)
+    if not program.build(seconds_left):
+        return Answer(None, complete=False)
+    solved = program.solve(seconds_left(), effort, presolve=True)
     if solved.status == _SOLVER_ERROR:
-        solved = program.solve(time_limit, effort, presolve=False)
+        solved = program.solve(seconds_left(), effort, presolve=False)
     if solved.status == _NONE_EXISTS:
         return Answer(None, complete=True)
     if solved.x is None:
@@ -83,16 +85,19 @@ class _Program:
         self.load: list[Terms] = [[] for _ in range(k)]
         self.memory: list[Terms] = [[] for _ in range(k)]
 
-    def build(self) -> None:
-        """Adds everything but the solver."""
+    def build(self, seconds_left: Callable[[], float]) -> bool:
+        """Adds everything but the solver; whether time sufficed."""
         self._stages()
         self._computation()
-        self._transfers()
-        self._synchronisation()
+        parts = [self._transfers(), self._synchronisation()]
         if np.isfinite(self.problem.memory_limit_bytes).any():
-            self._memory()
+            parts.append(self._memory())
+        for _ in chain.from_iterable(parts):
+            if not seconds_left():
+                return False
         for load in self.load:
             self.at_most([*load, (0, -1.0)], 0.0)
+        return True
 
     def solve(self, time_limit: float, effort: float, presolve: bool) -> OptimizeResult:
         """What HiGHS answers."""
@@ -187,10 +192,11 @@ class _Program:
             for s in self.stages_of([c]):
                 self.load[s] += self.x(c, s, float(seconds[s, c]))
 
-    def _transfers(self) -> None:
+    def _transfers(self) -> Iterator[None]:
         p = self.problem
         alone = stage_alone_decides(p)
         for v in range(len(p.values)):
+            yield
             members = p.values[v].tolist()
             if len(members) == 1 or self.together(members):
                 continue
@@ -200,9 +206,10 @@ class _Program:
             else:
                 self._pairwise(v, members)
 
-    def _synchronisation(self) -> None:
+    def _synchronisation(self) -> Iterator[None]:
         p = self.problem
         for w in np.flatnonzero(p.weight_sync_seconds > 0).tolist():
+            yield
             users = p.weights[w].tolist()
             if users and not self.together(users):
                 self._partly(users, float(p.weight_sync_seconds[w]) / self.unit)
@@ -248,12 +255,14 @@ class _Program:
                     self.at_most([(pair, seconds), (dearest, -1.0)], 0.0)
                 self.load[stage].append((dearest, 1.0))
 
-    def _memory(self) -> None:
+    def _memory(self) -> Iterator[None]:
         p, k = self.problem, self.problem.n_stages
         unit = float(p.memory_limit_bytes[np.isfinite(p.memory_limit_bytes)].max()) or 1.0
         for w in range(len(p.weights)):
+            yield
             self._held(p.weights[w].tolist(), np.full(k, p.weight_bytes[w] / unit))
         for i in range(len(p.saved)):
+            yield
             self._held(p.saved[i].tolist(), p.saved_bytes[i] / unit * p.in_flight)
         for s in range(k):
             limit = float(p.memory_limit_bytes[s])

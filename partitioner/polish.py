@@ -9,6 +9,7 @@ taking the better of the two makes `polish` never worse than what it was given.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,23 +23,35 @@ from stagecut.partitioner.moves import Stages
 _ROUNDS = 4
 _PASSES = 6
 _PATIENCE = 40
+_ROUNDING = 1 + 1e-9
 _MOST_MOVABLE = 3000
 _POWER = 12
 """Sum of load^12: close to the largest load, and falls where a second-largest does."""
 
 
-def polish(problem: Problem, assignment: Assignment, order: IntArray | None = None) -> Assignment:
-    """Improves a valid assignment by moves and re-cutting until neither helps.
+def _never() -> bool:
+    return False
+
+
+def polish(
+    problem: Problem,
+    assignment: Assignment,
+    order: IntArray | None = None,
+    out_of_time: Callable[[], bool] = _never,
+) -> Assignment:
+    """Improves a valid assignment by moves and re-cutting until neither helps, or time is over.
 
     `order` is the topological order kept inside the stages; program order where it is None.
     """
     best, best_score = assignment, score(evaluate(problem, assignment))
     for _ in range(_ROUNDS):
-        moved = improve_by_moves(problem, best)
+        moved = improve_by_moves(problem, best, out_of_time)
         candidates = [moved]
-        recut = cut_order(problem, relinearise(moved, order))
-        if recut is not None:
-            candidates.append(recut)
+        if not out_of_time():
+            scored = evaluate(problem, moved)
+            upper = np.inf if scored.faults else scored.bottleneck_seconds * _ROUNDING
+            recut = cut_order(problem, relinearise(moved, order), upper)
+            candidates += [recut] if recut is not None else []
         scores = [score(evaluate(problem, candidate)) for candidate in candidates]
         winner = scores.index(min(scores))
         if not scores[winner] < best_score:
@@ -54,13 +67,15 @@ def relinearise(assignment: Assignment, order: IntArray | None = None) -> IntArr
     return order[np.argsort(assignment.stage[order], kind="stable")]
 
 
-def improve_by_moves(problem: Problem, assignment: Assignment) -> Assignment:
+def improve_by_moves(
+    problem: Problem, assignment: Assignment, out_of_time: Callable[[], bool] = _never
+) -> Assignment:
     """Passes of single moves, each kept up to its best point; never worse in the bottleneck."""
-    if problem.n_stages == 1:
+    if problem.n_stages == 1 or out_of_time():
         return assignment
     search = _MoveSearch(problem, assignment)
     for _ in range(_PASSES):
-        if not search.one_pass():
+        if not search.one_pass(out_of_time):
             break
     return search.stages.assignment()
 
@@ -77,8 +92,8 @@ class _MoveSearch:
         self._heap: list[tuple[float, int, int]] = []
         self._locked: set[int] = set()
 
-    def one_pass(self) -> bool:
-        """Moves until patience ends, then returns to the best point; whether that is better."""
+    def one_pass(self, out_of_time: Callable[[], bool]) -> bool:
+        """Moves until patience or time ends, then back to the best point; whether it is better."""
         self._locked.clear()
         self._heap.clear()
         for cluster in self._movable():
@@ -86,7 +101,7 @@ class _MoveSearch:
         start = best = self._standing()
         done: list[tuple[int, int]] = []
         kept = 0
-        while self._heap and len(done) - kept < _PATIENCE:
+        while self._heap and len(done) - kept < _PATIENCE and not out_of_time():
             taken = self._take()
             if taken is None:
                 continue

@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
-from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.arrays import BoolArray, sums
 from stagecut.partitioner.cuts import Pairs
+
+_MEMORY_SLACK = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,32 @@ class Relaxed:
     """What a stage may pay for at its first boundary."""
     leaving: Pairs
     """What a stage may pay for at its last."""
+    memory: Memory | None
+    """None where no stage has a limit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """What each cluster brings to its stage at least: an item is brought by one of its members."""
+
+    held_bytes: FloatArray
+    """Shape [n]: weights, for the whole step."""
+    saved_bytes: FloatArray
+    """Shape [n]: of a micro-batch in flight."""
+    workspace_bytes: FloatArray
+    """Shape [n]: a stage needs the largest."""
+    in_flight: FloatArray
+    """Shape [k]."""
+    limit_bytes: FloatArray
+    """Shape [k], with a slack for rounding."""
+
+    def exceeded(
+        self, stage: int, held: FloatArray, saved: FloatArray, workspace: FloatArray
+    ) -> BoolArray:
+        """Whether a stage at position `stage` that has at least this does not fit."""
+        needed = held + saved * self.in_flight[stage] + workspace
+        over: BoolArray = needed > self.limit_bytes[stage]
+        return over
 
 
 def relax(problem: Problem, unit_seconds: float) -> Relaxed:
@@ -52,7 +80,24 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     slowdown = np.where(np.isfinite(ratio), ratio, 1.0)[problem.device_kind]
     cost = np.concatenate([_cheapest_trips(problem), problem.weight_sync_seconds]) / unit_seconds
     entering, leaving = _pairs(problem)
-    return Relaxed(problem.n_stages, edges, work, slowdown, cost, entering, leaving)
+    memory = _memory(problem) if np.isfinite(problem.memory_limit_bytes).any() else None
+    return Relaxed(problem.n_stages, edges, work, slowdown, cost, entering, leaving, memory)
+
+
+def _memory(problem: Problem) -> Memory:
+    return Memory(
+        _by_first_member(problem.weights, problem.weight_bytes, problem.n),
+        _by_first_member(problem.saved, problem.saved_bytes, problem.n),
+        problem.workspace_bytes,
+        problem.in_flight.astype(np.float64),
+        problem.memory_limit_bytes * _MEMORY_SLACK,
+    )
+
+
+def _by_first_member(items: Incidence, size: FloatArray, n: int) -> FloatArray:
+    """Shape [n]: each item's size, counted for its first member alone."""
+    occupied = np.diff(items.offsets) > 0
+    return sums(items.members[items.offsets[:-1][occupied]], size[occupied], n)
 
 
 def _cheapest_trips(problem: Problem) -> FloatArray:

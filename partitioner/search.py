@@ -95,6 +95,12 @@ class Search:
         assert self._incumbent is not None, "ask for the incumbent once there is one"
         return self._incumbent
 
+    def free_variables(self) -> float:
+        """Stages left to the clusters beyond one each, by the last bound; infinity without one."""
+        if self.bound is None:
+            return float("inf")
+        return float((self.bound.high - self.bound.low).clip(min=0).sum())
+
     def confirm(self, note: str) -> None:
         """Credits the trial with the incumbent, which it proved or could not improve."""
         if self._score < self._trial_score:

@@ -11,7 +11,6 @@ import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray
 from stagecut.partitioner.dp import cut_order
-from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.orders import Precedence, precedence
 from stagecut.partitioner.polish import polish, relinearise
 from stagecut.partitioner.search import Search
@@ -38,12 +37,10 @@ def shake(search: Search, gap: float) -> None:
         order = relinearise(search.incumbent)
         spread = _STRENGTHS[step % len(_STRENGTHS)] * problem.n / problem.n_stages
         shaken = _shaken(graph, order, noise.normal(0.0, spread, problem.n))
-        cut = cut_order(problem, shaken)
-        if cut is None:
-            continue
-        search.offer(cut)
-        if evaluate(problem, cut).bottleneck_seconds <= search.bottleneck_seconds * _PROMISING:
-            search.offer(polish(problem, cut, shaken))
+        cut = cut_order(problem, shaken, search.bottleneck_seconds * _PROMISING)
+        if cut is not None:
+            search.offer(cut)
+            search.offer(polish(problem, cut, shaken, search.out_of_time))
 
 
 def _shaken(graph: Precedence, order: IntArray, noise: FloatArray) -> IntArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from stagecut.ir.errors import ArgumentError
@@ -12,7 +12,7 @@ from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.baselines import layers, parameters, uniform
 from stagecut.partitioner.bound import binned_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
-from stagecut.partitioner.exact import close_gap, close_small_gap
+from stagecut.partitioner.exact import close_gap, close_small_gap, nothing_fits
 from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
@@ -22,12 +22,17 @@ from stagecut.partitioner.shake import shake
 from stagecut.partitioner.tree import tree
 
 _GOOD_ENOUGH = 0.01
-_ORDERS, _POLISHED, _SEEDS = 300_000, 100_000, 150_000
-"""Budgets times clusters: orders cut, cuts polished, METIS seeds; one of each at least."""
+_ORDERS, _POLISHED, _SEEDS, _NEAREST = 300_000, 100_000, 150_000, 5_000
+"""Budgets times clusters: orders cut, cuts polished, METIS seeds, orders searched for the nearest
+cut where nothing fits; one of each at least."""
 _MOST_POLISHED = 3
 _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 """METIS seeds at most; fewer where the gap is closed already and they only show what METIS does."""
 _AUTO_EFFORT, _EXACT_EFFORT = 0.03, 20.0
+_PROMISING = 1.03
+"""Cuts of further orders within this factor of the incumbent are worth polishing."""
+_FEW_FREE = 300
+"""Stage variables left free by the bound, up to which an exact search comes before a local one."""
 
 
 def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
@@ -56,8 +61,7 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     if not search.feasible and method in _BASELINES:
         raise baseline_infeasible(method, search.faults)
     if not search.feasible:
-        cut = [order for _, order in islice(orders(problem), _budget(search, _ORDERS))]
-        raise infeasible(problem, cut, search.proved_infeasible)
+        raise infeasible(problem, _orders_in_time(search), search.proved_infeasible)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
         _bound(search)
     return search.solution()
@@ -66,28 +70,37 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
 def _auto(search: Search) -> None:
     """Cheap methods first; more only while the gap is above one percent."""
     _dp(search)
+    if search.proved_infeasible:
+        return
+    if not search.finished(_GOOD_ENOUGH):
+        _bound(search)
     if not search.finished():
         _metis(search, _SEEDS_TO_COMPARE if search.gap <= _GOOD_ENOUGH else _MOST_SEEDS)
     if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
         return
-    _bound(search)
+    if search.bound is None:
+        _bound(search)
+    if search.free_variables() <= _FEW_FREE:
+        _close(search, _AUTO_EFFORT)
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("search"):
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
     if not search.finished(_GOOD_ENOUGH):
-        with search.trial("exact"):
-            close_gap(search, _AUTO_EFFORT)
+        _close(search, _AUTO_EFFORT)
 
 
 def _exact(search: Search) -> None:
     """The optimum, from the best of the cheap methods."""
     _dp(search)
     _metis(search)
-    if search.finished() or _small(search, _EXACT_EFFORT):
-        return
+    if not search.finished() and not _small(search, _EXACT_EFFORT):
+        _close(search, _EXACT_EFFORT)
+
+
+def _close(search: Search, effort: float) -> None:
     with search.trial("exact"):
-        close_gap(search, _EXACT_EFFORT)
+        close_gap(search, effort)
 
 
 def _small(search: Search, effort: float) -> bool:
@@ -112,21 +125,37 @@ def _dp(search: Search) -> None:
         cuts = list(_order_cuts(search))
         polished = min(_MOST_POLISHED, _budget(search, _POLISHED))
         for assignment, order in search.best(cuts)[:polished]:
-            search.offer(polish(search.problem, assignment, order))
+            if not (search.out_of_time() or search.proved_infeasible):
+                search.offer(polish(search.problem, assignment, order, search.out_of_time))
 
 
 def _order_cuts(search: Search) -> Iterable[tuple[Assignment, IntArray]]:
-    """Each named order's best cut, or where nothing fits the one that lacks the fewest bytes."""
+    """Each named order's best cut, or where nothing fits the one that lacks the fewest bytes.
+
+    After the first, those far above the incumbent are not worth finding. Where the first has none,
+    the others are tried unless the bound proves that nothing fits.
+    """
     for name, order in islice(orders(search.problem), _budget(search, _ORDERS)):
         if search.out_of_time():
             return
-        cut = cut_order(search.problem, order)
-        if cut is None:
-            missing = least_missing_bytes(search.problem, order)
-            cut = missing[1] if missing else None
+        cut = cut_order(search.problem, order, search.bottleneck_seconds * _PROMISING)
         if cut is not None:
             search.offer(cut, name)
             yield cut, order
+        elif not search.feasible:
+            missing = least_missing_bytes(search.problem, order)
+            if missing:
+                search.offer(missing[1], name)
+                yield missing[1], order
+            if name == "program" and nothing_fits(search):
+                return
+
+
+def _orders_in_time(search: Search) -> Iterator[IntArray]:
+    """The named orders of the budget for messages; the first in any case."""
+    for name, order in islice(orders(search.problem), _budget(search, _NEAREST)):
+        if name == "program" or not search.out_of_time():
+            yield order
 
 
 def _metis(search: Search, most_seeds: int = _MOST_SEEDS) -> None:
@@ -142,7 +171,8 @@ def _metis(search: Search, most_seeds: int = _MOST_SEEDS) -> None:
             search.offer(seed, name)
             if cut is not None:
                 search.offer(cut, name)
-            search.offer(polish(problem, seed if cut is None else cut, program), name)
+            start = seed if cut is None else cut
+            search.offer(polish(problem, start, program, search.out_of_time), name)
 
 
 def _budget(search: Search, work: int) -> int:

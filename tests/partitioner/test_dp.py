@@ -54,19 +54,24 @@ def test_grid_costs_equal_counting(seed, n, items):
     draw = np.random.default_rng(seed)
     members = [sorted(set(draw.integers(0, n, 4).tolist())) for _ in range(items)]
     amount, figure = draw.uniform(1, 2, items), draw.uniform(1, 2, n)
+    heads = np.asarray([each[0] for each in members], dtype=np.int64)
     spans = Spans.of(Incidence.of(members), np.arange(n))
-    candidates = np.unique([0, n, *draw.integers(0, n + 1, 4)])
-    touched, contained = Grid(candidates, n), Grid(candidates, n)
+    ends, starts = (np.unique(draw.integers(0, n + 1, 4)) for _ in range(2))
+    touched, contained, held = (Grid(ends, starts) for _ in range(3))
     touched.touched(spans, amount)
     contained.contained(spans, amount)
-    largest = range_maximum(figure, candidates)
-    for i, left in enumerate(candidates):
-        for j in range(i + 1, len(candidates)):
-            inside = set(range(left, candidates[j]))
+    held.holds(heads, amount)
+    largest = range_maximum(figure, ends, starts)
+    for i, left in enumerate(starts):
+        for j, right in enumerate(ends):
+            inside = set(range(left, right))
+            if not inside:
+                continue
             some = sum(amount[m] for m in range(items) if inside & set(members[m]))
             every = sum(amount[m] for m in range(items) if inside >= set(members[m]))
             assert touched.sum()[j, i] == pytest.approx(some)
             assert contained.sum()[j, i] == pytest.approx(every)
+            assert held.sum()[j, i] == pytest.approx(sum(amount[np.isin(heads, list(inside))]))
             assert largest[j, i] == max(figure[c] for c in inside)
 
 
@@ -76,6 +81,21 @@ def test_long_orders_are_refined_to_the_exact_cut(monkeypatch):
     monkeypatch.setattr(dp, "_MANY", 240)
     coarse = evaluate(p, cut_order(p, np.arange(700)))
     assert coarse.bottleneck_seconds <= exact.bottleneck_seconds * 1.001
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_and_blocks_lose_nothing(seed, monkeypatch):
+    p, order = random_problem(seed, 300, 5, density=0.01), np.arange(300)
+    p = replace(p, memory_limit_bytes=np.full(5, np.inf), pins=np.full(300, -1))
+    if seed % 2:
+        needed = evaluate(p, cut_order(p, order)).memory_bytes.max()
+        p = replace(p, memory_limit_bytes=np.full(5, needed * 0.98))
+    windows = cut_order(p, order)
+    monkeypatch.setattr(dp, "_FEW", 400)
+    assert (windows.stage == cut_order(p, order).stage).all()
+    least = dp._best_cut(LinearOrder.of(p, order), dp.StageCosts).bottleneck
+    assert (cut_order(p, order, least).stage == windows.stage).all()
+    assert cut_order(p, order, least * 0.999) is None
 
 
 def test_among_equal_bottlenecks_the_least_transfer_wins():

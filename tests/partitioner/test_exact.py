@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -50,6 +53,35 @@ def test_the_bound_is_never_above_the_optimum(seed, n, k, factor):
                 assert all(low <= s <= high for (low, high), s in inside)
 
 
+def memory_decides(n_layers=40, k=4, limit=30.0):
+    """A chain whose first stages have many micro-batches in flight and so must be short."""
+    n = n_layers
+    return problem(
+        k, [1.0] * n, [(c, c + 1) for c in range(n - 1)],
+        saved=[([c], 1.0) for c in range(n)], in_flight=list(range(k, 0, -1)),
+        memory_limit_bytes=np.full(k, limit),
+    )  # fmt: skip
+
+
+def test_the_bound_counts_what_a_stage_surely_holds():
+    """7 and 10 layers fit in the first two stages; one of the other two has 12 of the 40."""
+    p = memory_decides(limit=30.0)
+    found = solve(p, "dp").evaluation.bottleneck_seconds
+    assert found == pytest.approx(solve(p, "exact").evaluation.bottleneck_seconds)
+    assert binned_bound(p, found, 0.0, lambda: False).seconds == pytest.approx(found, rel=1e-4)
+    assert found == pytest.approx(12.1)
+    free = replace(p, memory_limit_bytes=np.full(4, np.inf))
+    assert binned_bound(free, found, 0.0, lambda: False).seconds < found * 0.95
+
+
+def test_the_bound_proves_that_nothing_fits():
+    """6 layers fit in the last stage, 3, 2 and 1 before it: 12 of 13, in whichever order."""
+    p = memory_decides(13, 4, 6.9)
+    with pytest.raises(InfeasibleError, match="Proved: no assignment fits"):
+        solve(p)
+    assert not solve(memory_decides(12, 4, 6.9)).evaluation.faults
+
+
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(1, 5), st.integers(1, 3))
 def test_the_integer_programme_equals_brute_force(seed, n, k):
@@ -58,11 +90,11 @@ def test_the_integer_programme_equals_brute_force(seed, n, k):
     low, high = np.where(p.pins < 0, 0, p.pins), np.where(p.pins < 0, k - 1, p.pins)
     if not np.isfinite(best) or best == 0:
         return
-    answer = best_by_milp(p, low, high, best * 1.5, 60.0)
+    answer = best_by_milp(p, low, high, best * 1.5, lambda: 60.0)
     assert answer.complete
     reached = evaluate(p, answer.assignment).bottleneck_seconds
     assert reached == pytest.approx(best, rel=1e-6)
-    assert best_by_milp(p, low, high, best, 60.0).assignment is None
+    assert best_by_milp(p, low, high, best, lambda: 60.0).assignment is None
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -114,3 +146,22 @@ def test_stages_that_may_stay_empty(seed, n, k, limit):
     solution = solve(p, "exact")
     assert solution.optimal
     assert solution.evaluation.bottleneck_seconds == pytest.approx(best, rel=1e-9)
+
+
+def test_the_time_limit_is_kept_on_a_large_problem():
+    """3,700 clusters, 16 stages, tight memory; wide, so that no method ends soon by itself."""
+    n, k = 3700, 16
+    draw = np.random.default_rng(0)
+    near = np.maximum(np.arange(n) - 1 - draw.integers(0, 9, n), 0).tolist()
+    edges = sorted({(a, b) for b in range(1, n) for a in (near[b], b // 2)})
+    sizes = [([c], float(size)) for c, size in enumerate(draw.uniform(0, 2, n))]
+    p = problem(
+        k, draw.uniform(0, 2, n).tolist(), edges, [(pair, 0.1) for pair in edges],
+        weights=sizes, saved=sizes, in_flight=list(range(k, 0, -1)),
+        memory_limit_bytes=np.full(k, 3000.0), send_rule="per_consumer",
+    )  # fmt: skip
+    started = time.monotonic()
+    solution = solve(p, "auto", 1.0)
+    assert solution.stopped_by_clock
+    assert time.monotonic() - started < 4.0
+    assert not solution.evaluation.faults
