@@ -165,7 +165,8 @@ class Fitter:
             for trial in cut.solution.trials
         )
         solution = replace(cut.solution, evaluation=evaluation, trials=trials, optimal=False)
-        made = Fitted(next(iter(marked.values())), posed, clustering, solution)
+        note = "The lower bound leaves memory out: part of the gap is the price of recomputing."
+        made = Fitted(next(iter(marked.values())), posed, clustering, solution, (note,))
         return self._noted(made, chosen, stages)
 
     def _over(self, cut: Fitted, problem: Problem) -> bool:
