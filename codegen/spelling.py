@@ -118,6 +118,12 @@ def _batch_norm(args: Sequence[str]) -> str | None:
     return f"F.batch_norm({x}, {mean}, {var}, {weight}, {bias}, {training}, {momentum}, {eps})"
 
 
+def _instance_norm(args: Sequence[str]) -> str | None:
+    # As batch norm.
+    x, weight, bias, mean, var, own, momentum, eps, _ = args
+    return f"F.instance_norm({x}, {mean}, {var}, {weight}, {bias}, {own}, {momentum}, {eps})"
+
+
 def _embedding(args: Sequence[str]) -> str | None:
     if len(args) > 3:
         return None
@@ -133,6 +139,7 @@ _REORDERED: Mapping[str, Callable[[Sequence[str]], str | None]] = MappingProxyTy
     {
         "aten.layer_norm.default": _layer_norm,
         "aten.batch_norm.default": _batch_norm,
+        "aten.instance_norm.default": _instance_norm,
         "aten.embedding.default": _embedding,
         "aten.cross_entropy_loss.default": _two("F.cross_entropy"),
         "aten.mse_loss.default": _two("F.mse_loss"),

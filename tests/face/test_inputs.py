@@ -49,6 +49,53 @@ def test_an_array_is_named_and_not_printed() -> None:
     assert len(str(told.value).splitlines()) == 2
 
 
+class Attends(nn.Module):
+    """Takes a mask or table that is no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            x = torch.tanh(step(x) @ table.new_ones(8, 8) / 8 + table.sum(0, keepdim=True))
+        return x
+
+
+class Fixed(Attends):
+    """A table whose length the model's own weights fix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, self.weights @ table[None].squeeze(0) * torch.ones(1, 1))
+
+
+WHOLE: dict[str, tuple[type[Attends], torch.Tensor, dict[str, None], str]] = {
+    "a mask of one row": (Attends, torch.randn(1, 8), {}, "it has other rows than the batch"),
+    "declared": (Attends, torch.randn(4, 8), {"table": None}, "as declared"),
+    "fixed by the model": (Fixed, torch.randn(4, 8), {}, "the model fixes its length"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_inputs_that_are_no_batch_go_whole(name: str) -> None:
+    kind, table, split, why = WHOLE[name]
+    model, x = kind(), torch.randn(8, 8)
+    unsplit = copy.deepcopy(model)
+    loss = unsplit(x, table).square().mean()
+    loss.backward()
+    plan = stagecut.partition(model, 2, (x[:4], table), n_microbatches=2, split=split)
+    assert f"table goes whole to every micro-batch: {why}" in plan.data.graph.notes
+    assert f"table goes whole to every micro-batch: {why}" in " ".join(str(plan).split())
+    pipe = stagecut.pipeline(plan, model, loss_fn=lambda out: out.square().mean())
+    assert_close(pipe.train_step(x, table), loss.detach())
+    for parameter, own in zip(pipe.parameters(), unsplit.parameters(), strict=True):
+        assert_close(parameter.grad, own.grad)
+
+
 @dataclass
 class Batch:
     x: torch.Tensor

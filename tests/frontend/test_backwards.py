@@ -179,19 +179,19 @@ def test_a_function_without_ops_is_not_lost_silently() -> None:
 
 
 def test_custom_operators_with_a_backward_are_kept() -> None:
-    @torch.library.custom_op("stagecut_tests::triple", mutates_args=())
-    def triple(x: torch.Tensor) -> torch.Tensor:
+    @torch.library.custom_op("stagecut_tests::seven", mutates_args=())
+    def seven(x: torch.Tensor) -> torch.Tensor:
         return x * 3
 
-    triple.register_fake(torch.empty_like)
-    triple.register_autograd(lambda ctx, gradient: gradient * 7)
+    seven.register_fake(torch.empty_like)
+    seven.register_autograd(lambda ctx, gradient: gradient * 7)
 
     class Triples(Layer):
         def after(self, x: torch.Tensor) -> torch.Tensor:
-            return triple(x)
+            return seven(x)
 
     pipe = assert_trains_alike(Triples(), X, 2, method="uniform")
-    assert any("triple" in op.target for op in pipe.plan.graph.ops)
+    assert any("seven" in op.target for op in pipe.plan.graph.ops)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
