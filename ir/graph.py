@@ -6,7 +6,7 @@ Everything is frozen. A pass returns a new graph; nothing is changed in place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stagecut.ir.cost import Cost
@@ -162,6 +162,14 @@ class Op:
     """Regions the op runs in, outermost first."""
     effects: Effects = Effects()
     cost: Cost | None = None
+    refs: tuple[Ref | WeightRef, ...] = field(init=False, repr=False, compare=False)
+    """What `args` and `kwargs` name, in order; collected once, as every pass asks for it."""
+
+    def __post_init__(self) -> None:
+        found: list[Ref | WeightRef] = []
+        _collect(self.args, found)
+        _collect((arg for _, arg in self.kwargs), found)
+        object.__setattr__(self, "refs", tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +213,9 @@ def refs(arg: Arg) -> list[Ref | WeightRef]:
     return found
 
 
-def op_refs(op: Op) -> list[Ref | WeightRef]:
+def op_refs(op: Op) -> tuple[Ref | WeightRef, ...]:
     """Every value and weight an op reads, in argument order."""
-    found: list[Ref | WeightRef] = []
-    _collect(op.args, found)
-    _collect((arg for _, arg in op.kwargs), found)
-    return found
+    return op.refs
 
 
 def _collect(args: Iterable[Arg], found: list[Ref | WeightRef]) -> None:

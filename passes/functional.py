@@ -85,6 +85,9 @@ class _Rewrite:
         return name
 
     def _renamed(self, op: Op) -> Op:
+        named = (*(ref.name for ref in op.refs), *op.effects.mutates, *op.effects.aliases)
+        if not any(name in self.newest for name in named):
+            return op
         args = tuple(_map(arg, self.newest) for arg in op.args)
         kwargs = tuple((key, _map(arg, self.newest)) for key, arg in op.kwargs)
         effects = replace(

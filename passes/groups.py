@@ -23,7 +23,6 @@ import networkx as nx
 from stagecut.ir.expression import symbols_of
 from stagecut.ir.graph import Graph, Mode, Op, reads
 from stagecut.ir.types import SymbolicDim, TensorType, Type
-from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.users import Users, alias_classes, names_written, number_values
 from stagecut.passes.views import view_pairs
 
@@ -58,12 +57,14 @@ class UnionFind:
             self._parent[root] = roots[0]
 
 
-def cluster_ops(graph: Graph, users: Users, pin_of_op: tuple[int, ...]) -> Clustering:
+def cluster_ops(
+    graph: Graph, users: Users, free: frozenset[int], pin_of_op: tuple[int, ...]
+) -> Clustering:
     """The clusters of a graph, numbered in an order in which each comes after what it needs.
 
-    `pin_of_op` has for each op the stage it is pinned to, or -1; views pinned apart stay apart.
+    `free` are the ops that every stage which needs them runs. `pin_of_op` has for each op the stage
+    it is pinned to, or -1; views pinned apart stay apart.
     """
-    free = replicated_ops(graph)
     sets = UnionFind(len(graph.ops))
     one_mode = _one_mode(graph, users, free)
     by_data = _data_sizes(graph, users, free)

@@ -42,7 +42,7 @@ def describe_stages(
     """
     stages = stages_of_ops(graph, clustering, stage)
     moved = transfers(graph, stages, training)
-    scopes = [op.scope for op in graph.ops]
+    modules = module_names([op.scope for op in graph.ops], stages, problem.n_stages)
     reports = []
     for index, part in enumerate(parts_of(graph, stages, problem.n_stages)):
         costs = [op.cost for op in part.ops if op.cost is not None]
@@ -55,7 +55,7 @@ def describe_stages(
                 index=index,
                 device=device.name,
                 rank=device_of_stage[index],
-                modules=tuple(module_names(scopes, stages, index)),
+                modules=tuple(modules[index]),
                 ops=tuple(op.name for op in part.ops),
                 forward_seconds=float(evaluation.forward_seconds[index]),
                 backward_seconds=float(evaluation.backward_seconds[index]),

@@ -6,29 +6,33 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 
-def module_names(scopes: Sequence[str], stages: Sequence[Sequence[int]], stage: int) -> list[str]:
-    """The modules that a stage runs, in program order.
+def module_names(
+    scopes: Sequence[str], stages: Sequence[Sequence[int]], n_stages: int
+) -> list[list[str]]:
+    """The modules that each stage runs, in program order.
 
     A module that lies in the stage as a whole is named by its own path, whatever is inside it;
     of one that is cut, the parts. Numbered siblings in a row are given as `first … last`.
     `scopes` has for each op its module path, `stages` the stages that run it; an op that several
     run names no module.
     """
-    whole = _whole_modules(scopes, stages)
-    named = [
-        _shortest(scope, whole)
+    alone = [
+        (scope, where[0])
         for scope, where in zip(scopes, stages, strict=True)
-        if tuple(where) == (stage,) and scope
+        if len(where) == 1 and scope
     ]
-    return siblings_joined(list(dict.fromkeys(named)))
+    whole = _whole_modules(alone)
+    named: list[dict[str, None]] = [{} for _ in range(n_stages)]
+    for scope, stage in alone:
+        named[stage][_shortest(scope, whole)] = None
+    return [siblings_joined(list(names)) for names in named]
 
 
-def _whole_modules(scopes: Sequence[str], stages: Sequence[Sequence[int]]) -> set[str]:
+def _whole_modules(alone: Sequence[tuple[str, int]]) -> set[str]:
     where: dict[str, set[int]] = defaultdict(set)
-    for scope, found in zip(scopes, stages, strict=True):
-        if len(found) == 1:
-            for prefix in _prefixes(scope):
-                where[prefix].update(found)
+    for scope, stage in dict.fromkeys(alone):
+        for prefix in _prefixes(scope):
+            where[prefix].add(stage)
     return {prefix for prefix, found in where.items() if len(found) == 1}
 
 

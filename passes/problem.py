@@ -56,7 +56,7 @@ def build_problem(
     _check(graph, cluster, n_stages, in_flight, memory_limit, costed or {})
     users, free = Users.of(graph), replicated_ops(graph)
     pin_of_op = _pinned_to_the_end(graph, users, free, pins, n_stages)
-    clustering = cluster_ops(graph, users, pin_of_op)
+    clustering = cluster_ops(graph, users, free, pin_of_op)
     builder = _Builder(graph, clustering, users, free, training)
     ranks = [stage % len(cluster.devices) for stage in range(n_stages)]
     kinds = list(dict.fromkeys(cluster.devices[rank].name for rank in ranks))
@@ -74,12 +74,12 @@ def build_problem(
         values=Incidence.of([members for _, members in values]),
         value_forward_bytes=_floats([_bytes(value) for value, _ in values]),
         value_backward_bytes=_floats([_gradient_bytes(v, training) for v, _ in values]),
-        weights=Incidence.of([members for members, _, _ in weights]),
-        weight_bytes=_floats([held for _, held, _ in weights]),
+        weights=Incidence.of([members for _, members, _, _ in weights]),
+        weight_bytes=_floats([held for _, _, held, _ in weights]),
         weight_sync_seconds=_floats(
             [
                 gradient and _sync_seconds(gradient, links, n_microbatches)
-                for _, _, gradient in weights
+                for *_, gradient in weights
             ]
         ),
         saved=Incidence.of([members for members, _ in saved]),
@@ -94,6 +94,12 @@ def build_problem(
         scopes=tuple(builder.scope(ops) for ops in clustering.ops_of_cluster),
     )
     return problem, clustering
+
+
+def weight_names(graph: Graph, clustering: Clustering) -> tuple[str, ...]:
+    """The names of a problem's weights, in its order."""
+    builder = _Builder(graph, clustering, Users.of(graph), replicated_ops(graph), graph.training)
+    return tuple(name for name, *_ in builder.weights("none"))
 
 
 def stages_of_ops(
@@ -154,8 +160,8 @@ class _Builder:
                     found.append((value, members))
         return found
 
-    def weights(self, optimizer: str) -> list[tuple[list[int], int, int]]:
-        """(users, bytes held, bytes of the gradient) of each weight that is used."""
+    def weights(self, optimizer: str) -> list[tuple[str, list[int], int, int]]:
+        """(name, users, bytes held, bytes of the gradient) of each weight that is used."""
         readers: dict[str, list[int]] = {w.name: [] for w in self.graph.weights}
         for index, op in enumerate(self.graph.ops):
             names = {ref.name for ref in op_refs(op)}
@@ -167,7 +173,7 @@ class _Builder:
             held = weight_bytes(weight, optimizer, self.training)
             members = self.of(readers[weight.name])
             if members:
-                found.append((members, sum(held), held[1]))
+                found.append((weight.name, members, sum(held), held[1]))
         return found
 
     def saved(self) -> list[tuple[list[int], int]]:

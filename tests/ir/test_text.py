@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
 from stagecut.ir.errors import GraphError
-from stagecut.ir.graph import Graph
+from stagecut.ir.graph import Graph, refs
 from stagecut.ir.text import parse_graph, print_graph
 from stagecut.ir.verify import verify
 from tests.ir.strategies import graphs
@@ -26,6 +28,17 @@ graph @MLP(%x: f32[s0=2, 8] {path="x", split=0}) {
 @settings(max_examples=300, deadline=None)
 def test_printed_graphs_parse_to_themselves(graph: Graph) -> None:
     assert parse_graph(print_graph(verify(graph))) == graph
+
+
+@given(graphs())
+@settings(max_examples=100, deadline=None)
+def test_an_op_s_references_are_those_of_its_arguments(graph: Graph) -> None:
+    for op in graph.ops:
+        named = [ref for arg in (*op.args, *(arg for _, arg in op.kwargs)) for ref in refs(arg)]
+        assert list(op.refs) == named
+        swapped = replace(op, args=tuple(reversed(op.args)))
+        assert sorted(map(repr, swapped.refs)) == sorted(map(repr, op.refs))
+        assert list(replace(op, args=(), kwargs=()).refs) == []
 
 
 def test_the_readers_comments_are_passed_over() -> None:
