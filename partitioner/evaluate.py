@@ -100,14 +100,14 @@ def _checked_stages(problem: Problem, assignment: Assignment) -> IntArray:
     stage = np.asarray(assignment.stage, dtype=np.int64)
     if stage.shape != (problem.n,):
         raise ArgumentError(
-            f"the assignment has shape {stage.shape} and the problem {problem.n} clusters; "
-            "give one stage for each cluster"
+            f"the assignment has shape {stage.shape} and the problem {problem.n} groups of ops; "
+            "give one stage for each"
         )
     outside = np.flatnonzero((stage < 0) | (stage >= problem.n_stages))
     if len(outside):
         first = outside[0]
         raise ArgumentError(
-            f"{len(outside)} clusters are assigned to stages that do not exist, first "
+            f"{len(outside)} groups of ops are assigned to stages that do not exist, first "
             f"{problem.names[first]!r} to stage {stage[first]}; there are {problem.n_stages} stages"
         )
     return stage
@@ -168,7 +168,7 @@ def _pin_faults(problem: Problem, stage: IntArray) -> list[str]:
         f"{problem.names[c]!r} is pinned to stage {problem.pins[c]} and is in stage {stage[c]}"
         for c in astray[:_SHOWN]
     ]
-    return faults + _and_more(len(astray), "clusters are not where they are pinned")
+    return faults + _and_more(len(astray), "groups of ops are not where they are pinned")
 
 
 def _memory_faults(problem: Problem, memory: FloatArray) -> list[str]:

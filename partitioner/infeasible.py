@@ -21,11 +21,11 @@ def check_counts(problem: Problem) -> None:
     """
     if problem.n < problem.n_stages and not problem.allow_empty:
         raise InfeasibleError(
-            f"{problem.n_stages} stages need at least as many clusters of operations "
+            f"{problem.n_stages} stages need at least as many groups of ops that may be cut apart, "
             f"and the model has {problem.n}; ask for {problem.n} stages or fewer"
         )
     if not problem.n:
-        raise InfeasibleError("there is nothing to cut: the problem has no clusters")
+        raise InfeasibleError("there is nothing to cut: the problem has no ops")
 
 
 def baseline_infeasible(method: str, faults: tuple[str, ...]) -> InfeasibleError:
@@ -52,8 +52,8 @@ def infeasible(problem: Problem, orders: Iterable[IntArray], proved: bool) -> In
 def _pins_leave_a_stage_empty(problem: Problem) -> str:
     pinned = int((problem.pins >= 0).sum())
     return (
-        f"no cut into {problem.n_stages} non-empty stages keeps the {pinned} pinned clusters where "
-        "they are pinned: some stage is left without clusters; pin fewer, or ask for fewer stages"
+        f"no cut into {problem.n_stages} non-empty stages keeps the {pinned} pinned groups of ops "
+        "where they are pinned: some stage is left without ops; pin fewer, or ask for fewer stages"
     )
 
 

@@ -82,7 +82,7 @@ def test_faults_name_what_is_broken():
 
 def test_a_wrong_assignment_is_an_error():
     p = problem(2, [1, 1])
-    with pytest.raises(ArgumentError, match="2 clusters"):
+    with pytest.raises(ArgumentError, match="2 groups of ops"):
         evaluate(p, Assignment(np.asarray([0])))
     with pytest.raises(ArgumentError, match="'op1' to stage 2"):
         evaluate(p, Assignment(np.asarray([0, 2])))
