@@ -9,7 +9,7 @@ from stagecut.passes.measuring import measure, step_timings
 from stagecut.passes.memory import describe_stages, memory_of_stage
 from stagecut.passes.optimizing import step_seconds
 from stagecut.passes.parts import Part, parts_of
-from stagecut.passes.problem import build_problem, stages_of_ops
+from stagecut.passes.problem import build_problem, stages_of_ops, weight_names
 from stagecut.passes.profile import Profile, load_profile, save_profile
 from stagecut.passes.recompute import (
     Group,
@@ -46,4 +46,5 @@ __all__ = [
     "step_timings",
     "trained",
     "weight_bytes",
+    "weight_names",
 ]

@@ -45,6 +45,7 @@ from stagecut.placing import placed
 from stagecut.plan import Plan
 from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
+from stagecut.tied import tied_notes
 from stagecut.timetables import ScheduleLike, stored, timetable
 
 MICROBATCHES_PER_STAGE = 4
@@ -182,6 +183,11 @@ def partition(
     )
     fitted = fitter.fit(way.recompute, limit)
     graph, solution = fitted.graph, fitted.solution
+    stage = solution.assignment.stage
+    tied = tied_notes(
+        graph, fitted.problem, fitted.clustering, stage, solution.evaluation.bottleneck_seconds,
+        times.n_microbatches,
+    )  # fmt: skip
 
     plan = ir.Plan(
         graph=graph,
@@ -206,9 +212,8 @@ def partition(
         step_timings=step_timings(graph, profile, optimizer),
         replicas=way.replicas,
         alternatives=way.alternatives,
-        notes=(*assumed, *graph.notes, *fitted.notes, *_taken(profile)),
+        notes=(*assumed, *graph.notes, *fitted.notes, *tied, *_taken(profile)),
     )
-    stage = solution.assignment.stage
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
 
 
