@@ -275,16 +275,16 @@ def _profile(
     """Measured times to plan with; None for the roofline."""
     if cost == "roofline":
         return None
-    if cost != "measured":
-        if not Path(cost).is_file():
-            raise ArgumentError(f"cost is {cost!r}; give roofline, measured, or a profile's path")
-        return load_profile(Path(cost))
+    if cost != "measured" and not Path(cost).is_file():
+        raise ArgumentError(f"cost is {cost!r}; give roofline, measured, or a profile's path")
     kinds = {device.name for device in cluster.devices}
     if len(kinds) > 1:
         raise ArgumentError(
-            f"cost='measured' times the one device that is present, and the cluster has "
+            f"cost is {str(cost)!r}: measured times are of one device, and the cluster has "
             f"{', '.join(sorted(kinds))}; use cost='roofline'"
         )
+    if cost != "measured":
+        return load_profile(Path(cost))
     return measure(graph, cluster.devices[0], opaque, training, optimizer=optimizer, cache=_cache())
 
 

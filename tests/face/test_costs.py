@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import stagecut
+from stagecut.ir.device import Cluster, Link
 from stagecut.ir.devices import device
 from stagecut.ir.errors import StagecutError
+from stagecut.passes import Profile, save_profile
 from tests.cases.models import Chain
 
 X = torch.randn(2, 8)
@@ -116,6 +118,15 @@ def test_modules_that_cannot_be_traced_are_measured_too(
         (opaque,) = [op for op in plan.data.graph.ops if op.target.startswith("module:")]
         assert opaque.cost is not None and opaque.cost.origin == origin
         assert opaque.cost.forward.seconds > 0
+
+
+def test_measured_times_are_of_one_device(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    save_profile(Profile("H100", "2.13.0", 0), path)
+    group = Cluster("mixed", (device("H100"), device("T4")), 2, Link(1e-6, 1e11), Link(1e-6, 1e11))
+    for cost in ("measured", path):
+        with pytest.raises(StagecutError, match="of one device, and the cluster has H100, T4"):
+            stagecut.partition(Chain(), 2, (X,), cluster=group, cost=cost)
 
 
 def test_a_profile_that_is_none(tmp_path: Path) -> None:
