@@ -19,6 +19,9 @@ from stagecut.frontend.records import register_dataclasses
 from stagecut.frontend.trees import flatten, leaf_paths, unflatten
 from stagecut.ir.errors import ArgumentError
 
+QUIET = frozenset({"use_cache"})
+"""Inputs that are set here, not by the user."""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:

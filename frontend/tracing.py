@@ -13,9 +13,10 @@ from torch import nn
 from stagecut.frontend import symbols
 from stagecut.frontend.align import NoMatch, align, refuse_eval
 from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
+from stagecut.frontend.asks import asking_lines
 from stagecut.frontend.checking import check_repeats
 from stagecut.frontend.collector import collector_held
-from stagecut.frontend.example import Example, prepare
+from stagecut.frontend.example import QUIET, Example, prepare
 from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
 from stagecut.frontend.mode_reads import mode_reads
@@ -99,7 +100,7 @@ def _traced(
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
-    notes = (*graph.notes, *_notes(around))
+    notes = (*graph.notes, *_notes(around), *_frozen(model, graph.inputs))
     graph = replace(graph, notes=notes)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
@@ -133,6 +134,20 @@ def _notes(around: Around) -> list[str]:
     return notes + [
         f"forward decides by data at {decision}: a micro-batch that decides otherwise raises"
         for decision in around.decisions
+    ]
+
+
+def _frozen(model: nn.Module, inputs: Sequence[Input]) -> list[str]:
+    """Python values that the trace took for granted."""
+    given = [
+        f"{item.path}={item.constant!r}"
+        for item in inputs
+        if item.value is None and item.constant is not None and item.path not in QUIET
+    ]
+    notes = [f"traced with {', '.join(given)}: a step with another value is refused"] * bool(given)
+    return notes + [
+        f"{place} asks whether the model is being traced; the stages do what it does then"
+        for place in asking_lines(model)
     ]
 
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 import stagecut
 from stagecut.frontend import trace
+from stagecut.ir.errors import ArgumentError
 from tests.cases.models import Chain
 from tests.codegen.running import pipe_of
 
@@ -111,3 +112,25 @@ def test_where_the_model_itself_draws_the_plan_says_so() -> None:
     assert any("every step keeps what the trace drew" in note for note in notes)
     alone = trace(nn.Sequential(Skips(random.random)), (X,), frontend="export")
     assert any("every step keeps what the trace drew" in note for note in alone.graph.notes)
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Chain(4)
+
+    def forward(self, x: torch.Tensor, kind: str = "a", last: bool = False) -> torch.Tensor:
+        x = self.body(x)
+        if not torch.compiler.is_compiling():
+            x = x + 0
+        return x if kind == "a" or last else -x
+
+
+def test_python_values_that_a_trace_takes_for_granted_are_reported() -> None:
+    notes = trace(Asks(), (X,), {"kind": "b"}).graph.notes
+    assert any("traced with kind='b': a step with another value is refused" in n for n in notes)
+    assert any("test_frozen.py:" in n and "is being traced" in n for n in notes)
+    model = Asks()
+    pipe = pipe_of(model, {"x": X, "kind": "b"})
+    with pytest.raises(ArgumentError, match="kind is 'a', traced as 'b'"):
+        pipe.train_step(x=X, kind="a")
