@@ -75,7 +75,7 @@ def choices(space: Space) -> tuple[Choice, ...]:
         Choice(schedule, replicas, space.n_devices // replicas, m, rows)
         for replicas in _replicas(space)
         for m, rows in _microbatches(space, replicas)
-        for schedule in _schedules(space)
+        for schedule in _schedules(space, space.n_devices // replicas)
     ]
     if not found:
         raise ArgumentError(
@@ -127,7 +127,10 @@ def _counts(space: Space, share: int) -> Iterator[int]:
     yield 1
 
 
-def _schedules(space: Space) -> tuple[str, ...]:
+def _schedules(space: Space, n_devices: int) -> tuple[str, ...]:
+    """On one device they are all alike."""
     if space.schedule is not None:
         return (space.schedule,)
-    return TRAINING if space.training else ("forward",)
+    if not space.training:
+        return ("forward",)
+    return TRAINING if n_devices > 1 else TRAINING[:1]

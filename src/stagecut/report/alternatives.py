@@ -18,37 +18,44 @@ SHOWN = 12
 
 
 def alternatives_table(plan: Plan) -> Group:
-    """The best first; where more were weighed than fit the table, how many and why not."""
+    """The best first; then how many more were weighed, and why they were not taken."""
     table = Table(
         title="weighed", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
         expand=True, padding=(0, 1), collapse_padding=True, header_style="dim",
     )  # fmt: skip
-    table.add_column("schedule")
-    for heading in ("replicas", "stages", "micro-batches", "rows", "step", "memory", "bubble"):
+    table.add_column("schedule", no_wrap=True)
+    for heading in ("copies", "stages", "batches", "step", "memory", "bubble"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", ratio=1)
-    for row in plan.alternatives[:SHOWN]:
+    table.add_column("", ratio=1, no_wrap=True)
+    shown = plan.alternatives[:SHOWN]
+    for row in shown:
         table.add_row(*_cells(row), style="bold green" if row.note == "chosen" else "")
+    lines = ["copies: replicas of the pipeline; batches: micro-batches × rows of each"]
+    lines += ["*: blocks recomputed where memory lacks"] * any(row.recompute for row in shown)
     rest = Counter(_kind(row) for row in plan.alternatives[SHOWN:])
-    lines = [Text(f"   and {count} more: {kind}", style="dim") for kind, count in rest.items()]
-    return Group(table, *lines)
+    lines += [f"and {count} more: {kind}" for kind, count in rest.items()]
+    if reason := next((row.note for row in plan.alternatives if ": device" in row.note), None):
+        lines.append(f"too big, the first of them: {reason.partition(': ')[2]}")
+    return Group(table, *(Text(f"   {line}", style="dim") for line in lines))
 
 
 def _cells(row: Alternative) -> list[str]:
-    known = math.isfinite(row.step_seconds)
+    known, ran = math.isfinite(row.step_seconds), row.memory_bytes > 0
+    step = f"{'' if ran else '≥'}{seconds_text(row.step_seconds)}" if known else ""
     return [
-        row.schedule + (", recomputing" if row.recompute else ""),
+        row.schedule + " *" * row.recompute,
         str(row.replicas),
         str(row.n_stages),
-        str(row.n_microbatches),
-        str(row.rows),
-        seconds_text(row.step_seconds) if known else "",
-        bytes_text(row.memory_bytes) if row.memory_bytes else "",
-        percent_text(row.bubble) if row.memory_bytes else "",
-        row.note,
+        f"{row.n_microbatches} × {row.rows}",
+        step,
+        bytes_text(row.memory_bytes) if ran else "",
+        percent_text(row.bubble) if ran else "",
+        f"+{row.note.removesuffix(' slower')}" if row.note.endswith("slower") else _kind(row),
     ]
 
 
 def _kind(row: Alternative) -> str:
     """Why it was not taken, in few words."""
-    return "slower" if row.note.endswith("slower") else row.note.partition(":")[0]
+    if row.note.endswith("slower"):
+        return "slower"
+    return row.note.partition(":")[0].replace("does not fit", "too big")

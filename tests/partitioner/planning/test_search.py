@@ -88,9 +88,7 @@ def brute_force(choice: Choice, limit: float) -> float:
     )
     assert schedule.device_of_stage == choice.device_of_stage
     limits = np.full(choice.n_stages, limit * choice.n_devices / choice.n_stages)
-    limited = replace(
-        problem, memory_limit_bytes=limits, in_flight=np.asarray(in_flight(schedule))
-    )
+    limited = replace(problem, memory_limit_bytes=limits, in_flight=np.asarray(in_flight(schedule)))
     assert costed.relief is not None
     sums = setting(limit).sums(choice.replicas)
     found = []
@@ -177,6 +175,8 @@ def test_choices_share_the_batch_out() -> None:
         assert choice.replicas * choice.n_devices == 8
     fixed = choices(space(replicas=2, n_microbatches=4, schedule="gpipe"))
     assert fixed == (Choice("gpipe", 2, 4, 4, 4),)
+    alone = {choice.schedule for choice in choices(space()) if choice.n_devices == 1}
+    assert alone == {"1f1b"}
     inference = choices(space(training=False))
     assert {choice.schedule for choice in inference} == {"forward"}
     with pytest.raises(ArgumentError, match="no way to cut a batch of 32 rows"):
