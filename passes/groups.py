@@ -2,6 +2,7 @@
 
 Tied together are
 - everything that reads or writes a buffer, input or value which some op writes in place;
+- the calls of one module of the user's own that has buffers, which it may write;
 - an op that nobody reads and that writes something, with what it touches;
 - a number that depends on data, and a tensor whose size does, with its users (such a size never
   crosses a cut);
@@ -23,6 +24,7 @@ import networkx as nx
 from stagecut.ir.expression import symbols_of
 from stagecut.ir.graph import Graph, Mode, Op, reads
 from stagecut.ir.types import SymbolicDim, TensorType, Type
+from stagecut.passes.resolve import opaque_path
 from stagecut.passes.users import Users, alias_classes, names_written, number_values
 from stagecut.passes.views import view_pairs
 
@@ -68,7 +70,8 @@ def cluster_ops(
     sets = UnionFind(len(graph.ops))
     one_mode = _one_mode(graph, users, free)
     by_data = _data_sizes(graph, users, free)
-    for tied in (*_mutation_groups(graph, users), *by_data, *one_mode):
+    own = _calls_with_buffers(graph)
+    for tied in (*_mutation_groups(graph, users), *own, *by_data, *one_mode):
         sets.join(tied - free)
     _tie_dead_effects(graph, users, sets, free)
     for view, other in view_pairs(graph, users, free):
@@ -109,6 +112,16 @@ def _mutation_groups(graph: Graph, users: Users) -> list[set[int]]:
             if name in users.producer:
                 groups[root].add(users.producer[name])
     return list(groups.values())
+
+
+def _calls_with_buffers(graph: Graph) -> list[set[int]]:
+    buffers = [n for w in graph.weights if w.kind == "buffer" for n in (w.name, *w.aliases)]
+    calls: dict[str, set[int]] = defaultdict(set)
+    for index, op in enumerate(graph.ops):
+        path = opaque_path(op.target)
+        if path is not None and any(name.startswith(f"{path}.") for name in buffers):
+            calls[path].add(index)
+    return list(calls.values())
 
 
 def _data_sizes(graph: Graph, users: Users, free: frozenset[int]) -> list[set[int]]:

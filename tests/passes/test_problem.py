@@ -239,6 +239,20 @@ def test_sizes_that_depend_on_data_do_not_cross() -> None:
     assert together(graph, "n", "c")
 
 
+def test_calls_of_a_module_with_buffers_stay_together() -> None:
+    body = """
+  %a: f32[8, 8] = module:norm(%x) {random=true}
+  %b: f32[8, 8] = aten.exp.default(%a)
+  %c: f32[8, 8] = module:norm(%b) {random=true}
+  %d: f32[8, 8] = module:plain(%c) {random=true}
+  %e: f32[8, 8] = aten.exp.default(%d)
+  %f: f32[8, 8] = module:plain(%e) {random=true}
+  return (%f)
+"""
+    graph = graph_of_text(body, "weight @norm.mean: f32[8] buffer")
+    assert together(graph, "a", "b", "c") and not together(graph, "d", "f")
+
+
 def test_tensors_whose_size_depends_on_data_do_not_cross() -> None:
     graph = graph_of_text(
         """
