@@ -29,7 +29,6 @@ from stagecut.passes.layout import Layout
 from stagecut.passes.optimizing import step_name, step_of
 from stagecut.passes.probe import Call, call_function, enter_context
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
-from stagecut.passes.resolve import OPAQUE
 
 _TURNS = 3
 _MOST_RUNS = 10
@@ -147,7 +146,7 @@ def _known(cache: Path | None, place: torch.device) -> Profile:
 def _timed(
     distinct: DistinctCall, place: torch.device, opaque: Mapping[str, nn.Module]
 ) -> Timing | None:
-    """The op's times, or None where it does not fit here, or a user's module refuses its data."""
+    """The op's times; None where it does not fit here, or does not run on random data."""
     if _bytes(distinct.call) > _MEMORY_SHARE * _free_bytes(place):
         return None
     try:
@@ -155,10 +154,8 @@ def _timed(
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return None
-    except Exception:  # a user's module may fail on random data, in its own way
-        if distinct.call.target.startswith(OPAQUE):
-            return None
-        raise
+    except Exception:  # any operator, and any user's module, may refuse random data in its own way
+        return None
 
 
 def _run(distinct: DistinctCall, place: torch.device, opaque: Mapping[str, nn.Module]) -> Timing:
@@ -242,14 +239,18 @@ def _tensor(slot: Layout | int | float | bool, place: torch.device) -> Any:
     """Random data; indices are all 0, which any table has."""
     if not isinstance(slot, Layout):
         return slot
+    pairs = list(zip(slot.shape, slot.stride, strict=True))
+    # What is repeated along a dimension, as `expand` makes it, exists once.
+    shape = [1 if stride == 0 else size for size, stride in pairs]
+    stride = [stride or 1 for stride in slot.stride]
     dtype = getattr(torch, slot.dtype)
-    tensor = torch.empty_strided(slot.shape, slot.stride, dtype=dtype, device=place).zero_()
+    tensor = torch.empty_strided(shape, stride, dtype=dtype, device=place).zero_()
     if is_differentiable(slot.dtype):
         tensor.normal_()
-    if not slot.requires_grad:
-        return tensor
-    leaf = tensor.requires_grad_()
-    return leaf if slot.weight else leaf.clone()  # ops in place refuse a leaf
+    if slot.requires_grad:
+        tensor.requires_grad_()
+        tensor = tensor if slot.weight else tensor.clone()  # ops in place refuse a leaf
+    return tensor if tuple(shape) == slot.shape else tensor.expand(slot.shape)
 
 
 def _bytes(call: Call) -> int:

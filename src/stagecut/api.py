@@ -212,7 +212,7 @@ def partition(
         step_timings=step_timings(graph, profile, optimizer),
         replicas=way.replicas,
         alternatives=way.alternatives,
-        notes=(*assumed, *graph.notes, *fitted.notes, *tied, *_taken(profile)),
+        notes=(*assumed, *graph.notes, *fitted.notes, *tied, *_taken(profile, graph)),
     )
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
 
@@ -288,8 +288,17 @@ def _profile(
     return measure(graph, cluster.devices[0], opaque, training, optimizer=optimizer, cache=_cache())
 
 
-def _taken(profile: Profile | None) -> tuple[str, ...]:
-    return () if profile is None else (f"Times were measured on {profile.place}.",)
+def _taken(profile: Profile | None, graph: Graph) -> tuple[str, ...]:
+    """Where measured times are from, and the ops that have none."""
+    if profile is None:
+        return ()
+    without = dict.fromkeys(
+        op.target
+        for op in graph.ops
+        if op.cost is not None and op.cost.forward.kernels and op.cost.origin != "measured"
+    )
+    missing = f" No times there, so by roofline: {', '.join(without)}." if without else ""
+    return (f"Times were measured on {profile.place}.{missing}",)
 
 
 def _cache() -> Path:

@@ -118,6 +118,8 @@ def test_modules_that_cannot_be_traced_are_measured_too(
         (opaque,) = [op for op in plan.data.graph.ops if op.target.startswith("module:")]
         assert opaque.cost is not None and opaque.cost.origin == origin
         assert opaque.cost.forward.seconds > 0
+        note = next(n for n in plan.data.notes if n.startswith("Times were measured on CPU"))
+        assert note.endswith("by roofline: module:0.") == (origin == "analytic")
 
 
 def test_measured_times_are_of_one_device(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from stagecut.passes import measuring as module
 from stagecut.passes.costs import annotate
 from stagecut.passes.measuring import measure, step_timings
 from stagecut.passes.profile import Profile, Timing, load_profile, save_profile
-from tests.passes.models import case
+from tests.passes.models import case, graph_of
 
 CPU = device("cpu")
 
@@ -47,6 +47,29 @@ def test_models_of_every_kind_can_be_timed(name: str) -> None:
     profile = measure(graph, CPU, {}, True)
     (linear, *_) = [t for key, t in profile.timings.items() if key.startswith("aten.linear")]
     assert linear.forward > 0
+
+
+class Expanding(nn.Module):
+    """A token beside the others, repeated for every row without being copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.layer = nn.Parameter(torch.zeros(1, 1, 8)), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.layer(x[:, :1]).expand(-1, 3, -1)
+        return torch.cat([self.token.expand(x.shape[0], -1, -1), rows * 2, self.layer(x)], 1)
+
+
+def test_repeated_tensors_are_timed() -> None:
+    graph = graph_of(Expanding(), torch.randn(4, 5, 8))
+    profile = measure(graph, CPU, {}, True)
+    costed = annotate(graph, CPU, {}, True, profile)
+    origins = {
+        op.target: op.cost.origin for op in costed.ops if op.cost and op.cost.forward.kernels
+    }
+    assert origins and set(origins.values()) == {"measured"}
+    assert "aten.cat.default" in origins
 
 
 def test_the_optimizer_s_step_is_timed_for_each_distinct_weight(tmp_path: Path) -> None:
