@@ -2,21 +2,22 @@
 
 whole ──fails in a module──▶ around it, as one op ──fails in the model itself──▶ its decisions by
 data as the example takes them, each checked whenever the stage runs
+
+A module that holds most of the model in a list of blocks is treated as the model itself, as long as
+other inputs decide alike: as one op it could not be cut.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import FrameType
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from stagecut.frontend.backwards import Untraceable, check_transforms, with_backward_hooks
+from stagecut.frontend.culprits import alike, culprit_of, holds_blocks, outermost, parent
 from stagecut.frontend.decisions import Decision, Recorded, Recorder
 from stagecut.frontend.draws import drawing_modules
 from stagecut.frontend.example import Example
@@ -29,8 +30,6 @@ from stagecut.ir.errors import TraceError
 
 FRONTENDS = ("auto", "export", "symbolic", "recorded")
 _ATTEMPTS = 16
-_CONSTANT = re.compile(r"model attribute: ([\w.]+)\.lifted_tensor")
-"""How torch.export names the module of a tensor that it could not follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,10 @@ class Around:
     """What the example decided, where `means.recorded`."""
     drew: bool = False
     """Whether Python code that was traced drew random numbers."""
+
+
+class _Torn(TraceError):
+    """A decision is another one for other inputs."""
 
 
 class _NothingToRecord(TraceError):
@@ -89,54 +92,104 @@ def export_around(
         ExampleFails: the model raises on the example.
         TraceError: the first failure, where no means helps.
     """
-    hooked = () if frontend == "export" or not model.training else with_backward_hooks(model)
-    means = means or Means(
-        opaque=_outermost(hooked),
-        recorded=Recorded(None) if frontend == "recorded" else None,
-        frozen_draws=frontend == "export",
-    )
-    reasons = [f"{path} has backward hooks" for path in means.opaque if path in hooked]
+    search = _Search(model, example, frontend)
+    following: Means | None = means or search.start()
+    while following is not None and search.attempts < _ATTEMPTS:
+        means = following
+        found = search.attempt(means)
+        if isinstance(found, Around):
+            return found
+        following = found
+        if following is None and frontend in ("auto", "recorded"):
+            following = _recording(means)
+        if frontend == "export":
+            break
+    raise search.failure(means)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The way from one failure to the next means."""
+
+    model: nn.Module
+    example: Example
+    frontend: str
+    reasons: list[str] = field(default_factory=list)
     first: TraceError | None = None
-    for _ in range(_ATTEMPTS):
-        following: Means | None
+    tried: set[str] = field(default_factory=set)
+    """Modules whose decisions were recorded, as far as they go."""
+    attempts: int = 0
+
+    def start(self) -> Means:
+        """What is known to be needed before the first attempt."""
+        alone = self.frontend == "export"
+        hooked = [] if alone or not self.model.training else with_backward_hooks(self.model)
+        opaque = outermost(hooked)
+        self.reasons += [f"{path} has backward hooks" for path in opaque]
+        recorded = Recorded(None) if self.frontend == "recorded" else None
+        return Means(opaque, recorded, frozen_draws=alone)
+
+    def attempt(self, means: Means) -> Around | Means | None:
+        """The trace, or what to try next; None where nothing is left.
+
+        Raises:
+            ExampleFails: the model raises on the example.
+        """
+        self.attempts += 1
         try:
-            recorder = _recorder(model, example, means, cautious=frontend != "recorded")
-            if recorder and first and not recorder.decisions:
-                raise _NothingToRecord("the model takes no decision by data")
-            return _attempt(model, example, means, tuple(reasons), recorder)
+            recorder = self._recorder(means)
+            return _attempt(self.model, self.example, means, tuple(self.reasons), recorder)
         except ExampleFails:
             raise
         except _Draws as error:
-            reasons.append(str(error))
-            alike = [path for own in error.paths for path in _alike(model, own)]
-            following = _with(means, alike) or replace(means, frozen_draws=True)
-        except Unfit as error:
-            reasons.append(str(error))
-            following = _wider(means, error.path)
+            self.reasons.append(str(error))
+            paths = [path for own in error.paths for path in alike(self.model, own)]
+            return _with(means, paths) or replace(means, frozen_draws=True)
         except _NothingToRecord:
-            following = _recording(means)
+            return _undecided(self.model, means)
+        except _Torn as error:
+            self.reasons.append(str(error))
+            return _undecided(self.model, means)
+        except Unfit as error:
+            self.reasons.append(str(error))
+            return _wider(means, error.path)
         except TraceError as error:
-            first = first or error
-            cause = error.__cause__
-            if isinstance(cause, Unfit):
-                following = _wider(means, cause.path)
-            else:
-                reasons.append("\n".join(str(error).splitlines()[:3]))
-                known = error.path if isinstance(error, Untraceable) else None
-                culprit = _culprit(model, error, means.opaque) if known is None else known
-                following = _aside(model, means, culprit)
-        if frontend == "export":
-            break
-        if following is None and frontend != "symbolic":
-            following = _recording(means)
-        if following is None:
-            break
-        means = following
-    _check_runs(model, example)
-    failure = first or TraceError("\n".join(reasons))
-    if means.recorded and reasons[-1] not in str(failure):
-        raise TraceError(f"{failure}\n  Nor as the example decides: {reasons[-1]}") from failure
-    raise failure
+            self.first = self.first or error
+            if isinstance(error.__cause__, Unfit):
+                return _wider(means, error.__cause__.path)
+            self.reasons.append("\n".join(str(error).splitlines()[:3]))
+            return self._around(means, error)
+
+    def failure(self, means: Means | None) -> TraceError:
+        """The error to raise in the end: the first, and why decisions could not be recorded.
+
+        Raises:
+            ExampleFails: the model itself raises on the example.
+        """
+        if can_run(self.model):
+            run(self.model, self.example, self.example.kwargs, {})
+        failure = self.first or TraceError("\n".join(self.reasons))
+        if means and means.recorded and self.reasons[-1] not in str(failure):
+            told = TraceError(f"{failure}\n  Nor as the example decides: {self.reasons[-1]}")
+            told.__cause__ = failure
+            return told
+        return failure
+
+    def _recorder(self, means: Means) -> Recorder | None:
+        cautious = self.frontend != "recorded"
+        recorder = _recorder(self.model, self.example, means, cautious=cautious)
+        if recorder and self.first and not recorder.decisions:
+            raise _NothingToRecord("the model takes no decision by data")
+        return recorder
+
+    def _around(self, means: Means, error: TraceError) -> Means | None:
+        known = error.path if isinstance(error, Untraceable) else None
+        culprit = culprit_of(self.model, error, means.opaque) if known is None else known
+        untried = self.frontend == "auto" and culprit not in self.tried
+        if untried and holds_blocks(self.model, culprit):
+            self.tried.add(culprit)
+            return _deciding(means, culprit)
+        return _with(means, alike(self.model, culprit))
 
 
 def _attempt(
@@ -172,37 +225,40 @@ def _recorder(
 
     decisions = decided(example.kwargs)
     if cautious:
-        _check_alike(decisions, decided(one_row_more(example)), "its first row once more")
+        _checkalike(decisions, decided(one_row_more(example)), "its first row once more")
         # What raises on other values is a check of the input, not a way to go.
         with contextlib.suppress(ExampleFails):
-            _check_alike(decisions, decided(negated(example)), "its numbers negated")
+            _checkalike(decisions, decided(negated(example)), "its numbers negated")
     recorder.decisions = decisions
     return recorder
 
 
-def _check_alike(decisions: list[Decision], others: list[Decision], change: str) -> None:
+def _checkalike(decisions: list[Decision], others: list[Decision], change: str) -> None:
     for here, there in zip(decisions, others, strict=False):
         if here != there:
-            raise TraceError(
+            raise _Torn(
                 f"{here.place} decides by data, `{here.line}`: {here.value} on the example and "
                 f"{there.value} with {change}, so neither can stand for every batch. "
                 'frontend="recorded" keeps the example\'s; a step that decides otherwise raises'
             )
 
 
-def _check_runs(model: nn.Module, example: Example) -> None:
-    """Raises what the model itself raises on the example, if it does."""
-    if can_run(model):
-        run(model, example, example.kwargs, {})
-
-
 def _wider(means: Means, path: str) -> Means | None:
     """The parent of a module that cannot be one op becomes one; None where that is the model."""
-    return _with(means, [_parent(path)]) if _parent(path) else None
+    return _with(means, [parent(path)]) if parent(path) else None
 
 
-def _aside(model: nn.Module, means: Means, path: str) -> Means | None:
-    return _with(means, _alike(model, path))
+def _deciding(means: Means, path: str) -> Means:
+    """Records what a module decides that holds the model's blocks: cuts stay possible inside."""
+    owners = means.recorded.owners if means.recorded else frozenset()
+    return replace(means, recorded=Recorded((owners or frozenset()) | {path}))
+
+
+def _undecided(model: nn.Module, means: Means) -> Means | None:
+    """Without recording what modules inside decide: they become one op each."""
+    owners = means.recorded.owners if means.recorded else None
+    inside = sorted((owners or frozenset()) - {""})
+    return _with(means, [path for own in inside for path in alike(model, own)]) if inside else None
 
 
 def _recording(means: Means) -> Means | None:
@@ -217,46 +273,11 @@ def _recording(means: Means) -> Means | None:
 
 def _with(means: Means, paths: list[str]) -> Means | None:
     """More paths, without those inside others; None where nothing is new."""
-    outer = _outermost((*means.opaque, *paths))
-    return None if outer == means.opaque else replace(means, opaque=outer)
-
-
-def _outermost(paths: Sequence[str]) -> tuple[str, ...]:
-    """Each path once, without those inside others."""
-    joined = dict.fromkeys(paths)
-    return tuple(p for p in joined if not any(p.startswith(f"{q}.") for q in joined))
-
-
-def _parent(path: str) -> str:
-    return path.rpartition(".")[0]
-
-
-def _alike(model: nn.Module, path: str) -> list[str]:
-    """The module, and all others of its class: they run the same code."""
-    if not path:
-        return []
-    kind = type(model.get_submodule(path))
-    if kind.__module__.startswith("torch.nn.modules"):
-        return [path]
-    return [name for name, module in model.named_modules() if type(module) is kind and name]
-
-
-def _culprit(model: nn.Module, error: BaseException, opaque: tuple[str, ...]) -> str:
-    """The innermost module that was running when tracing failed; "" where it is the model."""
-    named = _CONSTANT.search(str(error.__cause__))
-    if named:
-        return named[1]
-    paths = {id(module): name for name, module in model.named_modules()}
-    running = ""
-    cause: BaseException | None = error.__cause__ or error
-    for frame in _frames(cause):
-        name = paths.get(id(frame.f_locals.get("self")))
-        if name and frame.f_code.co_name in ("forward", "_call_impl") and name not in opaque:
-            running = name
-    return running
-
-
-def _frames(error: BaseException | None) -> Iterator[FrameType]:
-    if error is not None:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            yield frame
+    outer = outermost((*means.opaque, *paths))
+    if outer == means.opaque:
+        return None
+    recorded = means.recorded
+    if recorded is not None and recorded.owners is not None:
+        left = frozenset(p for p in recorded.owners if p not in outer)
+        recorded = replace(recorded, owners=left) if left else None
+    return replace(means, opaque=outer, recorded=recorded)

@@ -191,3 +191,29 @@ def test_what_we_use_of_torchs_custom_ops_is_there() -> None:
     from stagecut.frontend.decisions import TARGET
 
     assert str(torch.ops.stagecut.expect.default) == TARGET
+
+
+class Backbone(nn.Module):
+    """Holds the blocks, and decides in its own forward."""
+
+    def __init__(self, torn: bool) -> None:
+        super().__init__()
+        self.blocks, self.torn = nn.ModuleList(nn.Linear(6, 6) for _ in range(5)), torn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x.sum() > 0) if self.torn else torch.isnan(x).any():
+            x = x * 2
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_backbone_is_cut_inside_where_its_decisions_hold(torn: bool) -> None:
+    model = nn.Sequential(Backbone(torn), nn.Linear(6, 2))
+    pipe = assert_trains_alike(model, {"input": torch.rand(4, 6)}, 2, method="uniform")
+    targets = [op.target for op in pipe.plan.graph.ops]
+    assert ("module:0" in targets) is torn
+    assert targets.count("stagecut.expect.default") == (not torn)
+    if not torn:
+        assert_trains_alike(nn.Sequential(Backbone(torn), nn.Linear(6, 2)), {"input": X["x"]}, 4)
