@@ -92,7 +92,7 @@ class _Bins:
     def __init__(self, relaxed: Relaxed, gap: float) -> None:
         self.relaxed = relaxed
         self.goal = 1 / (1 + gap)
-        self._known: dict[tuple[int, int, bytes], float] = {}
+        self._known: dict[tuple[int, int, int, bytes], float] = {}
         self.before, self.after = closure_weights(relaxed.edges, relaxed.work)
         self.total = float(relaxed.work.sum())
         self.slack = 1e-9 * self.total
@@ -100,7 +100,7 @@ class _Bins:
         ends = np.linspace(0.0, self.total, _FIRST_BINS + 1)
         self.lo, self.hi = ends[:-1], ends[1:]
         self.crossings = self._crossings_of(self.lo, self.hi)
-        """Shape [B, 2, levels + 1]: m_in and m_out by level, then with every pair counted."""
+        """Shape [B, 2, prices, levels + 1]: m_in and m_out by level, then for all pairs."""
 
     def refined(self, out_of_time: Callable[[], bool]) -> Bound:
         """Splits and solves again until the goal is met or nothing is gained."""
@@ -128,29 +128,38 @@ class _Bins:
     def _through(self) -> FloatArray:
         """Shape [k - 1, B]: the least bottleneck of a path whose prefix s + 1 is in each bin."""
         k, slowdown = self.relaxed.n_stages, self.relaxed.slowdown
-        gap, transfers = self._between()
-        fits = self._fits()
-        front = [slowdown[0] * self.lo + self.crossings[:, 1, -1] + fits(0)[0, :-1]]
-        back = [slowdown[-1] * (self.total - self.hi) + self.crossings[:, 0, -1]]
+        fits, into, out_of = self._fits(), self.relaxed.entering_price, self.relaxed.leaving_price
+        gap = np.maximum(self.lo - self.hi[:, None], 0.0)
+        transfers = {
+            prices: self._transfers(gap, *prices)
+            for prices in set(zip(into[1:-1].tolist(), out_of[1:-1].tolist(), strict=True))
+        }
+
+        def cost(stage: int) -> FloatArray:
+            """Shape [B, B]: the least load of a stage in the middle, from bin i to bin j."""
+            paid = transfers[int(into[stage]), int(out_of[stage])]
+            return slowdown[stage] * gap + paid + fits(stage)[1:, :-1]
+
+        front = [slowdown[0] * self.lo + self.crossings[:, 1, out_of[0], -1] + fits(0)[0, :-1]]
+        back = [slowdown[-1] * (self.total - self.hi) + self.crossings[:, 0, into[-1], -1]]
         back[0] += fits(k - 1)[1:, -1]
         for stage in range(1, k - 1):
-            cost = slowdown[stage] * gap + transfers + fits(stage)[1:, :-1]
-            front.append(np.maximum(front[-1][:, None], cost).min(axis=0, initial=np.inf))
-            cost = slowdown[-1 - stage] * gap + transfers + fits(k - 1 - stage)[1:, :-1]
-            back.append(np.maximum(cost, back[-1]).min(axis=1, initial=np.inf))
+            front.append(np.maximum(front[-1][:, None], cost(stage)).min(axis=0, initial=np.inf))
+            following = np.maximum(cost(k - 1 - stage), back[-1])
+            back.append(following.min(axis=1, initial=np.inf))
         through: FloatArray = np.maximum(np.stack(front), np.stack(back[::-1]))
         return through
 
-    def _between(self) -> tuple[FloatArray, FloatArray]:
-        """Shape [B, B] each: least work, and least transfers, of a stage from bin i to bin j."""
+    def _transfers(self, gap: FloatArray, into: int, out_of: int) -> FloatArray:
+        """Shape [B, B]: least transfers at those prices of a stage of bin i to bin j."""
         n_bins = len(self.lo)
-        gap = np.maximum(self.lo - self.hi[:, None], 0.0)
         level = np.searchsorted(self.levels, gap - self.slack) - 1
         start, stop = np.arange(n_bins)[:, None], np.arange(n_bins)
-        transfers = self.crossings[start, 0, level] + self.crossings[stop, 1, level]
+        transfers = self.crossings[start, 0, into, level]
+        transfers += self.crossings[stop, 1, out_of, level]
         transfers[level < 0] = 0.0
         transfers[start > stop] = np.inf
-        return gap, transfers
+        return transfers
 
     def _fits(self) -> Callable[[int], FloatArray]:
         """By stage position, shape [B + 1, B + 1]: infinity where what it surely has is too much.
@@ -186,29 +195,32 @@ class _Bins:
         crossings = np.concatenate([self.crossings[kept], self._crossings_of(lo, hi)])
         order = np.argsort(lo_all, kind="stable")
         self.lo, self.hi, self.crossings = lo_all[order], hi_all[order], crossings[order]
-        possible = np.isfinite(self.crossings[:, 0, 0])
+        possible = np.isfinite(self.crossings[:, 0, 0, 0])
         self.lo, self.hi = self.lo[possible], self.hi[possible]
         self.crossings = self.crossings[possible]
 
     def _crossings_of(self, lo: FloatArray, hi: FloatArray) -> FloatArray:
         rows = [self._crossings(*ends) for ends in zip(lo.tolist(), hi.tolist(), strict=True)]
-        return np.asarray(rows).reshape(-1, 2, len(self.levels) + 1)
+        return np.asarray(rows).reshape(-1, 2, len(self.relaxed.costs), len(self.levels) + 1)
 
     def _crossings(self, lo: float, hi: float) -> FloatArray:
-        """Shape [2, levels + 1] of one bin; infinite where no prefix has such a weight."""
+        """Shape [2, prices, levels + 1] of one bin; infinite where no prefix has such a weight."""
         place = self._bin(lo, hi)
         if place.empty:
-            return np.full((2, len(self.levels) + 1), np.inf)
+            return np.full((2, len(self.relaxed.costs), len(self.levels) + 1), np.inf)
         entering = place.may_cross(self.relaxed.entering)
         leaving = place.may_cross(self.relaxed.leaving)
         into = self.total - self.after[entering.second] - hi
         out_of = lo - self.before[leaving.first]
-        return np.stack(
-            [
-                self._by_level(place, entering, np.minimum(self._apart(entering), into)),
-                self._by_level(place, leaving, np.minimum(self._apart(leaving), out_of)),
-            ]
+        sides = (
+            (entering, np.minimum(self._apart(entering), into), self.relaxed.entering_price[1:]),
+            (leaving, np.minimum(self._apart(leaving), out_of), self.relaxed.leaving_price[:-1]),
         )
+        found = np.zeros((2, len(self.relaxed.costs), len(self.levels) + 1))
+        for side, (pairs, certain_above, prices) in enumerate(sides):
+            for price in set(prices.tolist()):
+                found[side, price] = self._by_level(place, pairs, certain_above, price)
+        return found
 
     def _bin(self, lo: float, hi: float) -> Bin:
         edges = self.relaxed.edges
@@ -221,13 +233,15 @@ class _Bins:
         """The most work of a stage that has neither end of a pair that its boundary separates."""
         return self.total - self.before[pairs.first] - self.after[pairs.second]
 
-    def _by_level(self, place: Bin, pairs: Pairs, certain_above: FloatArray) -> FloatArray:
+    def _by_level(
+        self, place: Bin, pairs: Pairs, certain_above: FloatArray, price: int
+    ) -> FloatArray:
         """Least crossing where a pair counts from its level of certainty on; the last counts all.
 
         It only grows with the level, so levels between two equal ones need no cut of their own.
         """
         least = np.empty(len(self.levels) + 1)
-        least[-1] = self._least(place, pairs, np.ones(len(pairs), dtype=bool))
+        least[-1] = self._least(place, pairs, np.ones(len(pairs), dtype=bool), price)
 
         def fill(first: int, last: int) -> None:
             """Fills the levels strictly between two known ones."""
@@ -238,15 +252,15 @@ class _Bins:
                 return
             middle = (first + last) // 2
             counted = certain_above <= self.levels[middle]
-            least[middle] = self._least(place, pairs, counted)
+            least[middle] = self._least(place, pairs, counted, price)
             fill(first, middle)
             fill(middle, last)
 
-        least[0] = self._least(place, pairs, certain_above <= self.levels[0])
+        least[0] = self._least(place, pairs, certain_above <= self.levels[0], price)
         fill(0, len(self.levels))
         return least
 
-    def _least(self, place: Bin, pairs: Pairs, counted: BoolArray) -> float:
+    def _least(self, place: Bin, pairs: Pairs, counted: BoolArray, price: int) -> float:
         """The least crossing, remembered: neighbouring narrow bins often have the same prefixes.
 
         What must be in grows with lo and what may be in with hi, so their sizes identify them.
@@ -254,9 +268,9 @@ class _Bins:
         chosen = pairs.chosen(counted)
         inside, outside = int(place.inside.sum()), int(place.outside.sum())
         drawn = np.stack([chosen.item, chosen.first, chosen.second]).tobytes()
-        key = (inside, outside, drawn)
+        key = (price, inside, outside, drawn)
         if key not in self._known:
-            self._known[key] = least_crossing(place, chosen, self.relaxed.cost)
+            self._known[key] = least_crossing(place, chosen, self.relaxed.costs[price])
         return self._known[key]
 
     def _bound(self, best: float, through: FloatArray) -> Bound:

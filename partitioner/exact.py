@@ -13,8 +13,9 @@ from stagecut.partitioner.search import Search
 _FEW_PREFIXES = 4000
 """Graphs whose prefixes times stages are no more than this need no windows."""
 _FEW_VARIABLES = 60
-_MOST_VARIABLES = 60_000
-"""Free stage variables (cluster, stage) that the integer programme is tried with."""
+_MOST_VARIABLES = 35_000
+"""Free stage variables (cluster, stage) that the integer programme is tried with, at effort 1 or
+more; in proportion below, since a single node of a large programme may take a minute."""
 _JUST_BELOW = 1 - 1e-9
 
 
@@ -51,7 +52,8 @@ def close_gap(search: Search, effort: float) -> None:
         _conclude(search, Answer(None, complete=True))
         return
     answer = best_by_downsets(problem, low, high, upper * _JUST_BELOW, search.out_of_time)
-    if answer is None and int((high - low).sum()) <= _MOST_VARIABLES:
+    most = _MOST_VARIABLES * min(effort, 1.0)
+    if answer is None and int((high - low).sum()) <= most:
         answer = _by_milp(search, low, high, upper, effort)
     if answer is not None:
         _conclude(search, answer)

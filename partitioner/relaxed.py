@@ -3,8 +3,9 @@
 Legend:  n clusters, v items, s stages, h an item's head.
 
 Work is that of the fastest kind of device used; a stage on another kind does at least `slowdown`
-times as much. An item costs its cheapest round trip, paid once by every stage that touches it and
-not all of it. Items are values and synchronised weights.
+times as much. An item costs its cheapest round trip between a stage and those before it, or those
+after it, paid once by every stage that touches it and not all of it. Items are values and
+synchronised weights.
 
 Two charges may never count one stage's payment for one item twice. Where an item's head precedes
 all its other members, "h before the stage, another in it" and "h in the stage, another after it"
@@ -23,6 +24,8 @@ from stagecut.partitioner.arrays import BoolArray, sums
 from stagecut.partitioner.cuts import Pairs
 
 _MEMORY_SLACK = 1 + 1e-9
+_MOST_PRICES = 3
+"""Where links differ by more, every item has its least cost everywhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +39,13 @@ class Relaxed:
     """Shape [n]."""
     slowdown: FloatArray
     """Shape [k]: least ratio of a cluster's time at each stage position to its `work`."""
-    cost: FloatArray
-    """Shape [items]."""
+    costs: FloatArray
+    """Shape [prices, items]: of each item, at each of a few prices."""
+    entering_price: IntArray
+    """Shape [k]: the row of `costs` that a stage at each position pays at least at its first
+    boundary: the cheapest link with a stage before it."""
+    leaving_price: IntArray
+    """Shape [k]: the same at its last boundary, of the links with the stages after it."""
     entering: Pairs
     """What a stage may pay for at its first boundary."""
     leaving: Pairs
@@ -78,10 +86,15 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     counted = work > 0
     ratio = (seconds[:, counted] / work[counted]).min(axis=1, initial=np.inf)
     slowdown = np.where(np.isfinite(ratio), ratio, 1.0)[problem.device_kind]
-    cost = np.concatenate([_cheapest_trips(problem), problem.weight_sync_seconds]) / unit_seconds
+    costs, price = np.unique(_cheapest_trips(problem) / unit_seconds, axis=0, return_inverse=True)
+    if len(costs) > _MOST_PRICES:
+        costs, price = costs.min(axis=0)[None], np.zeros_like(price)
+    price = price.reshape(2, problem.n_stages)
     entering, leaving = _pairs(problem)
     memory = _memory(problem) if np.isfinite(problem.memory_limit_bytes).any() else None
-    return Relaxed(problem.n_stages, edges, work, slowdown, cost, entering, leaving, memory)
+    return Relaxed(
+        problem.n_stages, edges, work, slowdown, costs, *price, entering, leaving, memory
+    )
 
 
 def _memory(problem: Problem) -> Memory:
@@ -101,24 +114,41 @@ def _by_first_member(items: Incidence, size: FloatArray, n: int) -> FloatArray:
 
 
 def _cheapest_trips(problem: Problem) -> FloatArray:
-    """Seconds [v] of each value's round trip between the pair of stages where it is least."""
+    """Shape [2 k, items]: seconds of the least round trip with a stage before each, after each.
+
+    Where there is none, the least of all. Of a weight, its gradient's sum.
+    """
+    k, n_values = problem.n_stages, len(problem.values)
+    least = np.full((2 * k, n_values), np.inf)
+    seen: dict[bytes, FloatArray] = {}
+    for source in range(k):
+        for target in range(k):
+            if source == target:
+                continue
+            link = _round_trip(problem, source, target)
+            trip = seen.setdefault(link.tobytes(), _trip_seconds(problem, link))
+            for stage, other in ((source, target), (target, source)):
+                row = stage if other < stage else k + stage
+                np.minimum(least[row], trip, out=least[row])
+    alone = ~np.isfinite(least).all(axis=1) if n_values else np.zeros(2 * k, dtype=bool)
+    least[alone] = least.min(axis=0)
+    sync = np.broadcast_to(problem.weight_sync_seconds, (2 * k, len(problem.weights)))
+    return np.concatenate([least, sync], axis=1)
+
+
+def _round_trip(problem: Problem, source: int, target: int) -> FloatArray:
+    """Latency and seconds a byte there, then back."""
     latency, per_byte = problem.link_latency_seconds, problem.link_seconds_per_byte
-    source, target = np.nonzero(~np.eye(problem.n_stages, dtype=bool))
-    links = np.stack(
-        [
-            latency[source, target],
-            per_byte[source, target],
-            latency[target, source],
-            per_byte[target, source],
-        ],
-        axis=1,
-    )
+    there, back = (source, target), (target, source)
+    return np.asarray([latency[there], per_byte[there], latency[back], per_byte[back]])
+
+
+def _trip_seconds(problem: Problem, link: FloatArray) -> FloatArray:
+    """Seconds [v] of each value's activation there and gradient back."""
     there, back = problem.value_forward_bytes, problem.value_backward_bytes
-    least = np.full(len(problem.values), np.inf)
-    for latency_there, byte_there, latency_back, byte_back in np.unique(links, axis=0):
-        returned = np.where(back > 0, latency_back + back * byte_back, 0.0)
-        np.minimum(least, latency_there + there * byte_there + returned, out=least)
-    return least
+    returned = np.where(back > 0, link[2] + back * link[3], 0.0)
+    seconds: FloatArray = link[0] + there * link[1] + returned
+    return seconds
 
 
 def _pairs(problem: Problem) -> tuple[Pairs, Pairs]:

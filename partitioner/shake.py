@@ -22,17 +22,22 @@ _PROMISING = 1.03
 _WORK = 60_000
 """Steps times clusters."""
 _MOST_STEPS = 100
+_PATIENCE = 25
+"""Steps in a row that find nothing better, after which the search ends."""
 
 
 def shake(search: Search, gap: float) -> None:
-    """Improves the incumbent until within `gap` of the bound or the budget of steps is spent."""
+    """Improves the incumbent until within `gap` of the bound, stuck, or out of steps."""
     problem = search.problem
     if not search.feasible:
         return
     graph = precedence(problem)
     noise = np.random.default_rng(0)
+    best, found_at = search.bottleneck_seconds, 0
     for step in range(min(_MOST_STEPS, _WORK // problem.n)):
-        if search.finished(gap):
+        if search.bottleneck_seconds < best:
+            best, found_at = search.bottleneck_seconds, step
+        if search.finished(gap) or step - found_at >= _PATIENCE:
             return
         order = relinearise(search.incumbent)
         spread = _STRENGTHS[step % len(_STRENGTHS)] * problem.n / problem.n_stages

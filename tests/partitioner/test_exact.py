@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagecut.ir.errors import InfeasibleError
+from stagecut.partitioner import relaxed
 from stagecut.partitioner.bound import binned_bound, simple_bound
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.milp import best_by_milp
@@ -51,6 +52,32 @@ def test_the_bound_is_never_above_the_optimum(seed, n, k, factor):
             if max(oracle.loads(p, stage)) < best * factor * (1 - 1e-7):
                 inside = zip(windows, stage, strict=True)
                 assert all(low <= s <= high for (low, high), s in inside)
+
+
+def test_the_bound_holds_with_a_price_for_every_stage(monkeypatch):
+    monkeypatch.setattr(relaxed, "_MOST_PRICES", 99)
+    several = 0
+    for seed in range(120):
+        p = random_problem(seed, 5, 3)
+        best = oracle.optimum(p)
+        if not np.isfinite(best) or not np.ptp(p.link_seconds_per_byte):
+            continue
+        several += 1
+        for factor in (0.8, 1.0, 1.3):
+            assert binned_bound(p, best * factor, 0.0, lambda: False).seconds <= best * (1 + 1e-12)
+    assert several > 20
+
+
+def test_a_slow_link_between_nodes_raises_the_bound():
+    """Two nodes of two: whatever crosses from the first to the second pays the slow link."""
+    node = np.arange(4) // 2
+    links = np.where(node[:, None] == node, 0.1, 3.0)
+    p = problem(4, [1.0] * 40, [(c, c + 1) for c in range(39)], [((c, c + 1), 1.0) for c in
+                range(39)], link_seconds_per_byte=links)  # fmt: skip
+    best = solve(p, "exact").evaluation.bottleneck_seconds
+    assert binned_bound(p, best, 0.0, lambda: False).seconds == pytest.approx(best, rel=1e-3)
+    fast = replace(p, link_seconds_per_byte=np.full((4, 4), 0.1))
+    assert binned_bound(fast, best, 0.0, lambda: False).seconds < best * 0.9
 
 
 def memory_decides(n_layers=40, k=4, limit=30.0):
