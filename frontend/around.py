@@ -30,6 +30,8 @@ from stagecut.ir.errors import TraceError
 
 FRONTENDS = ("auto", "export", "symbolic", "recorded")
 _ATTEMPTS = 16
+_SEEDS = 6
+"""Runs with other random draws, to see whether a decision is one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +221,24 @@ def _recorder(
     recorder = Recorder(model, means.recorded)
     aside = {path: recorder.aside(as_it_is(model.get_submodule(path))) for path in means.opaque}
 
-    def decided(kwargs: Mapping[str, Any]) -> list[Decision]:
-        run(model, example, kwargs, aside, recorder.noting())
+    def decided(kwargs: Mapping[str, Any], seed: int | None = None) -> list[Decision]:
+        run(model, example, kwargs, aside, recorder.noting(), seed)
         return recorder.decisions
 
     decisions = decided(example.kwargs)
     if cautious:
-        _checkalike(decisions, decided(one_row_more(example)), "its first row once more")
+        draws = range(_SEEDS) if recorder.drew else ()
+        _check_alike(decisions, decided(one_row_more(example)), "its first row once more")
         # What raises on other values is a check of the input, not a way to go.
         with contextlib.suppress(ExampleFails):
-            _checkalike(decisions, decided(negated(example)), "its numbers negated")
+            _check_alike(decisions, decided(negated(example)), "its numbers negated")
+        for seed in draws:
+            _check_alike(decisions, decided(example.kwargs, seed), "other random draws")
     recorder.decisions = decisions
     return recorder
 
 
-def _checkalike(decisions: list[Decision], others: list[Decision], change: str) -> None:
+def _check_alike(decisions: list[Decision], others: list[Decision], change: str) -> None:
     for here, there in zip(decisions, others, strict=False):
         if here != there:
             raise _Torn(

@@ -102,6 +102,8 @@ class Recorder(TorchFunctionMode):
         self.position: int | None = None
         """In a trace, the next decision to repeat; None in a run."""
         self.paused = 0
+        self.drew = False
+        """Whether the last run drew random numbers."""
 
     def __torch_function__(
         self,
@@ -153,10 +155,12 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Inside, a run's decisions are noted."""
+        """Inside, a run's decisions are noted, and whether it draws random numbers."""
         self.decisions, self.position = [], None
+        before = torch.get_rng_state()
         with self:
             yield
+        self.drew = not torch.equal(before, torch.get_rng_state())
 
     def aside(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """An opaque module's forward, whose decisions remain its own."""

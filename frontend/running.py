@@ -31,6 +31,7 @@ def run(
     kwargs: Mapping[str, Any],
     forwards: Mapping[str, Callable[..., Any]],
     watch: contextlib.AbstractContextManager[Any] | None = None,
+    seed: int | None = None,
 ) -> Any:
     """One forward, on copies of inputs and buffers; all else stays.
 
@@ -42,6 +43,7 @@ def run(
         kwargs: The inputs.
         forwards: For some paths what runs instead of the module's forward.
         watch: Entered around the run.
+        seed: Of what the model draws; None leaves it to the generator as it is.
 
     Raises:
         TraceError: the weights have no values.
@@ -58,6 +60,8 @@ def run(
         untouched(model),
         replaced(model, forwards),
     ):
+        if seed is not None:
+            torch.manual_seed(seed)
         try:
             return _forward(model, kwargs, watch)
         except TraceError:

@@ -217,3 +217,23 @@ def test_a_backbone_is_cut_inside_where_its_decisions_hold(torn: bool) -> None:
     assert targets.count("stagecut.expect.default") == (not torn)
     if not torn:
         assert_trains_alike(nn.Sequential(Backbone(torn), nn.Linear(6, 2)), {"input": X["x"]}, 4)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_layers_left_out_at_random_are_not_frozen(rate: float) -> None:
+    class Drops(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                if torch.rand([]) < rate:
+                    continue
+                x = torch.tanh(layer(x))
+            return x
+
+    traced = trace(nn.Sequential(nn.Linear(6, 6), Drops()), (X["x"],))
+    targets = [op.target for op in traced.graph.ops]
+    assert ("module:1" in targets) is (rate > 0)
+    assert targets.count("stagecut.expect.default") == (0 if rate else 6)
