@@ -18,6 +18,15 @@ def test_a_plan_as_tables() -> None:
         assert words in result.stdout
 
 
+def test_a_cut_is_explained(shell: Shell) -> None:
+    told = shell.run("plan", f"{TINY}:mlp", "-n", "2", "--explain", "1")
+    assert told.startswith("stage 1 of 0 to 1 on")
+    assert "0 → 1" in told and "lowers the bottleneck" in told
+    assert "no stage 2; stages are 0 to 1" in shell.refused(
+        "plan", f"{TINY}:mlp", "-n", "2", "--explain", "2"
+    )
+
+
 def test_a_plan_as_json_and_in_a_file(shell: Shell, tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
     options = ("-n", "2", "--cluster", "H100", "--schedule", "gpipe", "-m", "6", "--method", "dp")

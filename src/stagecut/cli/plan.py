@@ -30,6 +30,15 @@ def plan(
     rows: options.Rows = 4,
     length: options.Length = None,
     save: options.Save = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            "--explain",
+            metavar="K",
+            show_default=False,
+            help="Say instead why stage K is cut where it is: what moving its boundaries would do.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures as JSON instead of tables.")
     ] = False,
@@ -43,6 +52,8 @@ def plan(
       stagecut plan hf:gpt2 -n 4
 
       stagecut plan my_models:build -n 8 --cluster H100 --memory-limit 24GiB
+
+      stagecut plan hf:gpt2 -n 4 --explain 1
 
       stagecut plan hf:gpt2-xl -n 8 --batch-size 64 --replicas auto --schedule auto
     """
@@ -75,6 +86,9 @@ def plan(
     from stagecut.report import plan_table
 
     console = Console(highlight=False)
+    if explain is not None:
+        console.print(made.explain(explain), end="", markup=False)
+        return
     console.print(plan_table(made.data, made.timeline()))
     if save is not None:
         console.print(f"Saved as {save}.")
