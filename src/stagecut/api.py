@@ -26,7 +26,7 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
 from stagecut.limits import parse_limit
-from stagecut.opaque import opaque_modules
+from stagecut.opaque import opaque_modules, told_what_is_whole
 from stagecut.partitioner import solve, solve_relieved
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
@@ -181,7 +181,8 @@ def partition(
         lambda problem: solve(problem, method, time_limit),
         lambda problem, relief: solve_relieved(problem, relief, time_limit),
     )
-    fitted = fitter.fit(way.recompute, limit)
+    with told_what_is_whole(traced):
+        fitted = fitter.fit(way.recompute, limit)
     graph, solution = fitted.graph, fitted.solution
     stage = solution.assignment.stage
     tied = tied_notes(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from torch import nn
 
-from stagecut.ir.errors import ArgumentError
+from stagecut.frontend import Traced
+from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.graph import Graph
 from stagecut.ir.plan import Plan
 
@@ -24,6 +26,21 @@ def opaque_modules(graph: Graph, model: nn.Module) -> dict[str, nn.Module]:
     """The modules that a graph calls, by path."""
     paths = (op.target.removeprefix("module:") for op in graph.ops if ":" in op.target)
     return {path: model.get_submodule(path) for path in dict.fromkeys(paths)}
+
+
+@contextmanager
+def told_what_is_whole(traced: Traced) -> Iterator[None]:
+    """Inside, where no cut is found, the error also says which modules could not be cut."""
+    try:
+        yield
+    except InfeasibleError as error:
+        whole = traced.means.opaque
+        if not whole:
+            raise
+        more = f" and {len(whole) - 3} more" if len(whole) > 3 else ""
+        raise InfeasibleError(
+            f"{error}\n  {', '.join(whole[:3])}{more} cannot be cut inside: {traced.frontend}"
+        ) from error
 
 
 def place_modules(plan: Plan, runners: Mapping[int, HasModule], model: nn.Module | None) -> None:

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import stagecut
 from stagecut.frontend import trace
-from stagecut.ir.errors import TraceError, UnsupportedError
+from stagecut.ir.errors import InfeasibleError, TraceError, UnsupportedError
 from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
 
 X = {"x": torch.randn(4, 6)}
@@ -99,6 +99,12 @@ def test_the_plan_says_what_and_why() -> None:
     assert targets == [
         "module:blocks.0", "module:blocks.1", "module:blocks.2", "module:pair", "module:wraps"
     ]  # fmt: skip
+
+
+def test_where_no_cut_is_left_the_error_names_them() -> None:
+    model = nn.Sequential(Gate(), Gate())
+    with pytest.raises(InfeasibleError, match=r"0, 1 cannot be cut inside.*if h.sum\(\) > 0"):
+        stagecut.partition(model, 3, (X["x"],))
 
 
 def test_eval_uses_the_modules_in_eval() -> None:
