@@ -11,12 +11,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from stagecut.ir.errors import PlanError, RuntimeFailure
+from stagecut.ir.errors import PlanError, RuntimeFailure, StagecutError
 from stagecut.ir.graph import Ref, WeightRef
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.types import TensorType
 from stagecut.runtime.channels import Channels
 from stagecut.runtime.clocks import gather
+from stagecut.runtime.entry import Arrival, Entry, enter
 from stagecut.runtime.failure import Notice
 from stagecut.runtime.layout import Layout
 from stagecut.runtime.recording import Recorded, Recorder
@@ -53,6 +54,12 @@ class DistributedRuntime:
         self.shared = [h for h in holders(program, everywhere) if self.rank in h.ranks]
         pipelines = [dist.new_group(layout.pipeline(r)) for r in range(layout.replicas)]
         self.pipeline, self.everyone = pipelines[self.replica], dist.new_group()
+        # Over gloo whatever carries the tensors, so that no GPU is waited for.
+        self.control = {True: dist.new_group(backend="gloo")}
+        meetings = [dist.new_group(layout.pipeline(r), backend="gloo")
+                    for r in range(layout.replicas) if layout.replicas > 1]  # fmt: skip
+        self.control[False] = meetings[self.replica] if meetings else self.control[True]
+        self.failed = False
         for held in self.shared:
             copy_from_the_first(held, self._weights(held.names))
         self.notice = Notice(_store())
@@ -60,6 +67,28 @@ class DistributedRuntime:
         self.worker = Worker(
             device, routes_of(program), self.runners, self.channels, place, self.recorder
         )
+
+    def enter(self, arrival: Arrival) -> Entry:
+        """Meets the other ranks: all of them to train, its replica's for inference.
+
+        Raises:
+            ArgumentError: on every rank, where one has a problem or they come to different steps.
+            RuntimeFailure: a rank is gone, or an earlier step failed.
+        """
+        if self.failed:
+            raise RuntimeFailure(
+                "an earlier step of this pipeline failed, which closed its connections; make a "
+                "new one: stagecut.pipeline(plan, model, ...)"
+            )
+        ranks = range(self.layout.n_ranks) if arrival.training else self._replicas_ranks()
+        try:
+            replicas = [self.layout.replica(rank) for rank in ranks]
+            return enter(arrival, self.control[arrival.training], replicas)
+        except StagecutError:
+            raise
+        except Exception as error:
+            self._close()
+            raise self.notice.resolve(self.rank, error) from error
 
     def run(self, step: Step) -> Outcome:
         """Executes this rank's part of a step; the outcome is the same on every rank.
@@ -71,6 +100,7 @@ class DistributedRuntime:
         outcome = Outcome()
         for runner in self.runners.values():
             runner.flying.clear()
+        earlier = self._set_aside() if step.training else []
         try:
             for _ in self.worker.run(step, outcome):
                 raise RuntimeFailure("a wait returned without its message")
@@ -81,25 +111,14 @@ class DistributedRuntime:
         except Exception as error:
             self._close()
             raise self.notice.resolve(self.rank, error) from error
-
-    def rows(self, rows: int) -> int:
-        """The rows of a step over all replicas, from those of this one."""
-        if self.layout.replicas == 1:
-            return rows
-        counted = rows if self.worker.device == 0 else 0
-        return int(self.total(torch.tensor(counted, dtype=torch.int64)))
+        finally:
+            _add_back(earlier)
 
     def total(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a tensor over all ranks, on every one."""
         summed = tensor.to(self.place, copy=True)
         dist.all_reduce(summed, group=self.everyone)
         return summed
-
-    def agreed(self, number: int) -> int:
-        """The first rank's number, on every one."""
-        box = torch.tensor(number, dtype=torch.int64, device=self.place)
-        dist.broadcast(box, src=0, group=self.everyone)
-        return int(box)
 
     def recorded(self) -> tuple[Recorded, ...]:
         """What each device of this rank's pipeline did in the last step, and when.
@@ -110,9 +129,24 @@ class DistributedRuntime:
 
     def _close(self) -> None:
         """Closes every connection, which ends the waits of all peers at once."""
+        self.failed = True
         self.channels.close()
-        for group in (*(held.group for held in self.shared), self.pipeline, self.everyone):
+        shared = (held.group for held in self.shared)
+        for group in {*shared, self.pipeline, self.everyone, *self.control.values()}:
             dist.destroy_process_group(group)
+
+    def _replicas_ranks(self) -> tuple[int, ...]:
+        return self.layout.pipeline(self.replica)
+
+    def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The shared weights' gradients of earlier steps, which are summed over ranks already."""
+        kept = []
+        for held in self.shared:
+            for weight in self._weights(held.names):
+                if weight.grad is not None:
+                    kept.append((weight, weight.grad))
+                    weight.grad = None
+        return kept
 
     def _sum_shared_gradients(self) -> None:
         for held in self.shared:
@@ -162,6 +196,11 @@ class DistributedRuntime:
             return next(p.type for p in self.program.output_ports if p.name == arg.name)
         weights = (w for stage in self.program.stages for w in stage.weights)
         return next(w.type for w in weights if w.name == arg.name)
+
+
+def _add_back(earlier: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for weight, gradient in earlier:
+        weight.grad = gradient if weight.grad is None else gradient.add_(weight.grad)
 
 
 def check_world(layout: Layout) -> None:

@@ -10,6 +10,7 @@ import torch
 from stagecut.ir.errors import RuntimeFailure
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import Message
+from stagecut.runtime.entry import Arrival, Entry
 from stagecut.runtime.recording import Recorded, Recorder
 from stagecut.runtime.routes import routes_of
 from stagecut.runtime.worker import Outcome, Step, Worker, stage_runners
@@ -85,13 +86,9 @@ class LocalRuntime:
         """The tensor: there is no other process."""
         return tensor
 
-    def agreed(self, number: int) -> int:
-        """The number: there is no other process."""
-        return number
-
-    def rows(self, rows: int) -> int:
-        """All the rows there are."""
-        return rows
+    def enter(self, arrival: Arrival) -> Entry:
+        """A step of one process begins as it comes."""
+        return Entry(arrival.rows, arrival.seed)
 
     def recorded(self) -> tuple[Recorded, ...]:
         """What each device did in the last step, and when."""

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from stagecut.ir.errors import ArgumentError
+
+
+def check_call(loss_fn: Callable[..., Any] | None, target: Any) -> None:
+    """Returns if `loss_fn` can be called with the output, and the target where there is one.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    if loss_fn is None:
+        if target is not None:
+            raise ArgumentError(
+                "train_step got a target, and there is no loss_fn to compare it with; give "
+                "pipeline(..., loss_fn=...)"
+            )
+        return
+    try:
+        called_as = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
+        signature = inspect.signature(called_as)
+    except (TypeError, ValueError):
+        return  # built in: it says so itself when it is called
+    given = (object(),) if target is None else (object(), target)
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        called = "loss_fn(output)" if target is None else "loss_fn(output, target)"
+        remedy = "pass train_step(..., target=...)" if target is None else "pass no target"
+        raise ArgumentError(
+            f"the loss is called as {called}, and loss_fn{signature} does not fit that: {error}; "
+            f"{remedy}, or give another loss_fn"
+        ) from error
 
 
 def checked_loss(loss: Any, outputs: Sequence[Any]) -> torch.Tensor:

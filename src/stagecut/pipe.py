@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -11,15 +12,16 @@ from torch import nn
 
 from stagecut.inputs import Signature
 from stagecut.ir import plan as ir
-from stagecut.ir.errors import ArgumentError, PlanError, UnsupportedError
+from stagecut.ir.errors import ArgumentError, PlanError, StagecutError, UnsupportedError
 from stagecut.ir.expression import symbols_of
 from stagecut.ir.graph import Mode, Ref
 from stagecut.ir.program import PipelineProgram
 from stagecut.ir.schedule import ActionList, Phase
 from stagecut.ir.timeline import Timeline
 from stagecut.ir.types import SymbolicDim, TensorType
-from stagecut.losses import checked_loss, own_loss
+from stagecut.losses import check_call, checked_loss, own_loss
 from stagecut.prediction import actions_of
+from stagecut.runtime.entry import Arrival, Entry
 from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs, split
 from stagecut.runtime.norms import clip_gradients
 from stagecut.runtime.recording import Recorded, timeline
@@ -44,14 +46,11 @@ class Runtime(Protocol):
     def replica(self) -> int:
         """Which of the pipeline's copies this process is part of."""
 
-    def rows(self, rows: int) -> int:
-        """The rows of a step over all replicas, from those of this one."""
+    def enter(self, arrival: Arrival) -> Entry:
+        """Meets the pipeline's other processes; raises in all where one cannot begin."""
 
     def total(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of a tensor over all processes of the pipeline."""
-
-    def agreed(self, number: int) -> int:
-        """One number for all processes: the first one's."""
 
     def recorded(self) -> Sequence[Recorded]:
         """What each device did in the last step, and when."""
@@ -106,8 +105,8 @@ class Pipeline:
             )
         if target is not None and self.signature.lacks("target", args):
             kwargs, target = {**kwargs, "target": target}, None
-        microbatches = self._microbatches(args, kwargs, target, alone=False)
-        with _own_draws(self._random, self.plan.replicas, self.runtime) as seed:
+        microbatches, drawn = self._entered(args, kwargs, target, training=True)
+        with _own_draws(drawn) as seed:
             actions = self._last = self._list(self.schedule, len(microbatches))
             outcome = self.runtime.run(
                 Step(actions, microbatches, True, self._loss, seed, _halves(actions))
@@ -123,11 +122,8 @@ class Pipeline:
             ArgumentError: the inputs do not fit the plan.
             RuntimeFailure: a stage failed, on this rank or another.
         """
-        microbatches = self._microbatches(args, kwargs, None, alone=True)
-        if len(microbatches) > 1:
-            _refuse_mixed_rows(self.plan)
-        drawn = self._random and self.training
-        with _own_draws(drawn, self.plan.replicas, self.runtime) as seed:
+        microbatches, drawn = self._entered(args, kwargs, None, training=False)
+        with _own_draws(drawn) as seed:
             actions = self._last = self._list("forward", len(microbatches))
             outcome = self.runtime.run(Step(actions, microbatches, False, None, seed))
         parts = [outcome.outputs[m.index] for m in microbatches]
@@ -240,15 +236,39 @@ class Pipeline:
                 first.setdefault(weight.name, stage.index)
         return {name for name, stage in first.items() if stage in self.runtime.runners}
 
-    def _microbatches(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any, *, alone: bool
-    ) -> tuple[MicroBatch, ...]:
-        """The micro-batches, weighted among all replicas' unless `alone`."""
-        leaves = self.signature.leaves(args, kwargs)
-        graph = self.plan.graph
-        rows = count_rows(graph, leaves)
-        n = min(self.n_microbatches, rows)
-        return split(graph, leaves, target, n, rows if alone else self.runtime.rows(rows))
+    def _entered(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], target: Any, *, training: bool
+    ) -> tuple[tuple[MicroBatch, ...], int | None]:
+        """The micro-batches of a step that every process begins, and what it draws from.
+
+        Where the inputs of one process do not fit, all raise and none has begun.
+        """
+        microbatches: tuple[MicroBatch, ...] = ()
+        rows, problem = 0, None
+        draws = self._random and (training or self.training)
+        seed = int(torch.randint(2**31, ())) if draws else 0
+        try:
+            leaves = self.signature.leaves(args, kwargs)
+            rows = count_rows(self.plan.graph, leaves)
+            n = min(self.n_microbatches, rows)
+            if training:
+                check_call(self.loss_fn, target)
+            elif n > 1:
+                _refuse_mixed_rows(self.plan)
+            microbatches = split(self.plan.graph, leaves, target, n)
+        except Exception as error:
+            problem = error
+        try:
+            told = None if problem is None else f"{type(problem).__name__}: {problem}"
+            entry = self.runtime.enter(Arrival(rows, training, seed, told))
+        except StagecutError:
+            if problem is None:
+                raise
+        if problem is not None:
+            raise problem
+        shared = [replace(m, share=round(m.share * rows) / entry.rows) for m in microbatches]
+        own = entry.seed * self.plan.replicas + self.runtime.replica
+        return tuple(shared), own if draws else None
 
     def _list(self, schedule: ScheduleLike, n_microbatches: int) -> ActionList:
         key = schedule, n_microbatches
@@ -295,17 +315,14 @@ def _refuse_mixed_rows(plan: ir.Plan) -> None:
 
 
 @contextlib.contextmanager
-def _own_draws(needed: bool, replicas: int, runtime: Runtime) -> Iterator[int | None]:
-    """Gives a replica's step its own seed; the user's generator moves on by that one draw."""
-    if not needed:
-        yield None
-        return
-    seed = runtime.agreed(int(torch.randint(2**31, ()))) * replicas + runtime.replica
-    state = torch.get_rng_state()
+def _own_draws(seed: int | None) -> Iterator[int | None]:
+    """Leaves the user's generator as it is, whatever a step draws from its own seed."""
+    state = None if seed is None else torch.get_rng_state()
     try:
         yield seed
     finally:
-        torch.set_rng_state(state)
+        if state is not None:
+            torch.set_rng_state(state)
 
 
 def _halves(actions: ActionList) -> frozenset[tuple[int, int]]:
