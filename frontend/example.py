@@ -7,6 +7,7 @@ Both are silent, so neither may reach it.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,8 @@ def prepare(
             f"split names {', '.join(unknown)}, which the example does not have; it has "
             f"{', '.join(paths)}"
         )
-    rows = _rows(leaves)
+    cut = [leaf for p, leaf in zip(paths, leaves, strict=True) if _declared(p, split) is not None]
+    rows = _rows(cut or leaves)
     batched = [_is_batched(p, leaf, rows, split) for p, leaf in zip(paths, leaves, strict=True)]
     device = _device(model)
     prepared = [
@@ -152,11 +154,18 @@ def _rows(leaves: Sequence[Any]) -> int:
         )
     if max(sizes) == 0:
         raise ArgumentError("the example's batch is empty; give at least one row")
-    return int(max(sizes))
+    # A single row may be one for all; of other lengths, tables and masks have theirs alone.
+    counts = Counter(size for size in sizes if size > 1) or Counter(sizes)
+    return counts.most_common(1)[0][0]
+
+
+def _declared(path: str, split: Mapping[str, int | None]) -> int | None:
+    """The dimension along which a leaf is to be cut, 0 where nothing was said; None for whole."""
+    return split.get(path, split.get(path.split("[")[0], 0))
 
 
 def _is_batched(path: str, leaf: Any, rows: int, split: Mapping[str, int | None]) -> bool:
-    declared = split.get(path, split.get(path.split("[")[0], 0))
+    declared = _declared(path, split)
     if declared is None or not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
         return False
     if declared != 0:

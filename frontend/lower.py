@@ -117,12 +117,17 @@ class Lowering:
         call, tensors = call_of(str(text)), self.argument(inputs)
         results = self._results(node)
         name = results[0].name if results else self.fresh(node.name)
+        written, shared = (
+            tuple(dict.fromkeys(ref.name for i in call[what] for ref in refs(tensors[i])))
+            for what in ("written", "shared")
+        )
+        own = Effects(written, shared, random=True)
         args = tuple(_given(arg, tensors) for arg in call["args"])
         kwargs = tuple((key, _given(arg, tensors)) for key, arg in call["kwargs"].items())
         self.ops.append(
             Op(
                 name, f"module:{call['path']}", args, kwargs, results, call["sequence"],
-                call["path"], source_of(node), context, Effects(random=True),
+                call["path"], source_of(node), context, own,
             )
         )  # fmt: skip
         self.values[node] = tuple(Ref(value.name) for value in results)

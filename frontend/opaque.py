@@ -56,6 +56,10 @@ class _Seen:
     """For each call, the shape of each leaf of its arguments; None for what is no tensor."""
     outputs: list[tuple[list[Any], Tree]] = field(default_factory=list)
     """For each call its output: meta tensors and constants, and the container."""
+    written: set[int] = field(default_factory=set)
+    """Which of the tensors that go in are written in place, by any call."""
+    shared: set[int] = field(default_factory=set)
+    """Which of them a result shares memory with: a module may return what it is given."""
 
 
 @contextmanager
@@ -80,7 +84,10 @@ def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> 
 
 
 def call_of(text: str) -> dict[str, Any]:
-    """What an op's text says: `path`, and `args` and `kwargs` with `{"tensor": i}` in them."""
+    """What an op's text says: `path`, `args`, `kwargs`, `written` and `shared`.
+
+    A tensor among the arguments is `{"tensor": i}`; the last two are such numbers.
+    """
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -103,10 +110,19 @@ def _watch(
         module = as_it_is(model.get_submodule(path))
 
         def call(*args: Any, **given: Any) -> Any:
-            out = module(*args, **given)
             leaves, _ = flatten((args, given))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            versions = [tensor._version for tensor in tensors]
+            out = module(*args, **given)
+            seen[path].written |= {
+                i for i, tensor in enumerate(tensors) if tensor._version != versions[i]
+            }
             seen[path].shapes_in.append([_shape(leaf) for leaf in leaves])
             made, tree = flatten(out)
+            places = {leaf.untyped_storage().data_ptr() for leaf in made if _is_tensor(leaf)}
+            seen[path].shared |= {
+                i for i, t in enumerate(tensors) if t.untyped_storage().data_ptr() in places
+            }
             seen[path].outputs.append((list(map(_outline, made)), tree))
             return out
 
@@ -114,6 +130,10 @@ def _watch(
 
     run(model, example, kwargs, {path: watching(path) for path in paths})
     return seen
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
 
 
 def _shape(leaf: Any) -> tuple[int, ...] | None:
@@ -147,6 +167,8 @@ def _stub(path: str, first: _Seen, second: _Seen, rows: int) -> Callable[..., An
         text = {
             "path": path, "args": given, "kwargs": dict(zip(kwargs, named, strict=True)),
             "results": results, "sequence": not tree.is_leaf(),
+            "written": sorted(first.written | second.written),
+            "shared": sorted(first.shared | second.shared),
         }  # fmt: skip
         _check_container(path, outputs, tree)
         made = torch.ops.stagecut.module(tensors, json.dumps(text), sizes)

@@ -91,6 +91,63 @@ def test_the_rest_is_traced_and_cut_around_them(n_stages: int) -> None:
     assert_close(pipe.train_step(**rows), mean_square(unsplit(**rows)).detach())
 
 
+class Writes(nn.Module):
+    """Writes what it is given, which the residual around it reads again."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(0.5)
+            h = self.a(x.clone())
+            return h * 2 if h.sum() > 0 else h
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inners = nn.ModuleList(self.Inner() for _ in range(3))
+        self.steps = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.steps[3](x)
+        for inner, step in zip(self.inners, self.steps, strict=False):
+            x = x * 1.0
+            h = inner(x)
+            x = torch.tanh(step(h)) + x
+        return x
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3])
+def test_what_they_write_in_place_is_not_cut_off(n_stages: int) -> None:
+    pipe = assert_trains_alike(Writes(), X, n_stages, method="uniform")
+    calls = [op for op in pipe.plan.graph.ops if op.target.startswith("module:")]
+    assert len(calls) == 3 and all(len(op.effects.mutates) == 1 for op in calls)
+
+
+class Returns(nn.Module):
+    """Returns what it is given, which is written afterwards."""
+
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.isfinite().all() else torch.zeros_like(x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.steps = self.Inner(), nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sigmoid(self.steps[0](x)) * 1.0
+        h = self.inner(x)
+        h += 1
+        return self.steps[2](torch.tanh(self.steps[1](h.clone()))) + x
+
+
+@pytest.mark.parametrize("n_stages", [1, 2])
+def test_what_they_return_unchanged_is_the_same_tensor(n_stages: int) -> None:
+    assert_trains_alike(Returns(), X, n_stages, method="uniform")
+
+
 def test_the_plan_says_what_and_why() -> None:
     plan = stagecut.partition(Blocks(), 2, example_kwargs=X)
     assert plan.data.frontend.startswith("torch.export around 5 modules that run as they are")
