@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from stagecut.cli import solve as cli
+from stagecut.partitioner.workloads import solve_file
 from tests.cli.support import Shell
 
 CHAIN = {
@@ -28,6 +31,20 @@ def test_the_answer_as_json(shell: Shell, chain: Path) -> None:
     assert answer["optimal"] is True
     assert answer["gap"] == pytest.approx(0, abs=1e-6)
     assert answer["seconds"] >= 0
+
+
+def test_what_a_solver_prints_stays_out_of_the_answer(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, chain: Path
+) -> None:
+    def noisy(*args: object) -> object:
+        os.write(1, b"HighsMipSolverData::")
+        return solve_file(*args)
+
+    monkeypatch.setattr(cli, "solve_file", noisy)
+    cli.solve(chain, 2, as_json=True)
+    out, err = capfd.readouterr()
+    assert json.loads(out)["bottleneck"] == 2.0
+    assert "Highs" in err
 
 
 def test_the_answer_for_a_reader(shell: Shell, chain: Path) -> None:

@@ -228,6 +228,29 @@ def test_orders_are_topological_and_keep_pinned_stages_apart():
             assert position[2] < position[9] < position[12]
 
 
+def towers(seed, n_towers, depth, k):
+    """Chains side by side, written layer by layer, with dear and unequal transfers."""
+    draw = np.random.default_rng(seed)
+    n = 2 + n_towers * depth
+    ends = [(0, 1 + t) for t in range(n_towers)] + [(n - 2 - t, n - 1) for t in range(n_towers)]
+    edges = sorted(ends + [(c, c + n_towers) for c in range(1, n - 1 - n_towers)])
+    seconds = draw.uniform(1, 3, n).tolist()
+    users = [[b for a, b in edges if a == c] for c in range(n - 1)]
+    values = [((c, *after), float(draw.uniform(1, 6))) for c, after in enumerate(users)]
+    return problem(k, [0.1, *seconds[1:-1], 0.1], edges, values)
+
+
+def test_where_metis_wins_auto_takes_its_cut_or_better():
+    p = towers(3, 4, 12, 4)
+    by = {m: solve(p, m).evaluation.bottleneck_seconds for m in ("dp", "metis")}
+    assert by["metis"] < by["dp"] * 0.99
+    found = solve(p)
+    assert found.method != "dp"
+    assert found.evaluation.bottleneck_seconds <= by["metis"]
+    tried = {trial.method: trial.bottleneck_seconds for trial in found.trials}
+    assert tried["metis"] < tried["dp"]
+
+
 def test_explain_says_what_each_boundary_would_do():
     p = problem(3, [1, 1, 1, 1, 1, 1], LINE)
     told = explain(p, solve(p).assignment, 1)

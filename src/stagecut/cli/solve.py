@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -43,7 +47,8 @@ def solve(
     Operators" (NeurIPS 2020), the profiles published with PipeDream, and a simple format of our
     own, described in docs/architecture.md.
     """
-    answer = solve_file(file, devices, method, time_limit, format, bandwidth)
+    with _printing_to_stderr():
+        answer = solve_file(file, devices, method, time_limit, format, bandwidth)
     if as_json:
         typer.echo(json.dumps(answer))
         return
@@ -54,3 +59,16 @@ def solve(
         f"bottleneck {answer['bottleneck']:.6g}, lower bound {answer['lower_bound']:.6g} "
         f"({proved}), {answer['seconds']:.2f} s"
     )
+
+
+@contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """What METIS and HiGHS print to the process's standard output goes to its errors instead."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
