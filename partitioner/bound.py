@@ -138,7 +138,8 @@ class _Bins:
         def cost(stage: int) -> FloatArray:
             """Shape [B, B]: the least load of a stage in the middle, from bin i to bin j."""
             paid = transfers[int(into[stage]), int(out_of[stage])]
-            return slowdown[stage] * gap + paid + fits(stage)[1:, :-1]
+            load: FloatArray = slowdown[stage] * gap + paid + fits(stage)[1:, :-1]
+            return load
 
         front = [slowdown[0] * self.lo + self.crossings[:, 1, out_of[0], -1] + fits(0)[0, :-1]]
         back = [slowdown[-1] * (self.total - self.hi) + self.crossings[:, 0, into[-1], -1]]
@@ -155,7 +156,7 @@ class _Bins:
         n_bins = len(self.lo)
         level = np.searchsorted(self.levels, gap - self.slack) - 1
         start, stop = np.arange(n_bins)[:, None], np.arange(n_bins)
-        transfers = self.crossings[start, 0, into, level]
+        transfers: FloatArray = self.crossings[start, 0, into, level]
         transfers += self.crossings[stop, 1, out_of, level]
         transfers[level < 0] = 0.0
         transfers[start > stop] = np.inf

@@ -93,7 +93,16 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     entering, leaving = _pairs(problem)
     memory = _memory(problem) if np.isfinite(problem.memory_limit_bytes).any() else None
     return Relaxed(
-        problem.n_stages, edges, work, slowdown, costs, *price, entering, leaving, memory
+        problem.n_stages,
+        edges,
+        work,
+        slowdown,
+        costs,
+        price[0],
+        price[1],
+        entering,
+        leaving,
+        memory,
     )
 
 
