@@ -74,7 +74,7 @@ def split(
     """
     _check_leaves(graph, leaves)
     rows = count_rows(graph, leaves)
-    targets = _split_target(target, rows, n_microbatches)
+    targets = _split_target(graph, target, rows, n_microbatches)
     columns = [
         (leaf,) * n_microbatches if item.split_dim is None else leaf.tensor_split(n_microbatches)
         for item, leaf in zip(graph.inputs, leaves, strict=True)
@@ -124,6 +124,7 @@ def bind(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
         raise ArgumentError(
             "a micro-batch does not fit the plan; plan again with an example of this shape:\n"
             + "\n".join(f"  {fault}" for fault in faults)
+            + f"\n  {_what_is_cut(graph)}"
         )
     return symbols
 
@@ -151,18 +152,29 @@ def _leaf_faults(item: Input, leaf: Any) -> Iterator[str]:
     elif isinstance(kind, TensorType):
         if leaf.ndim != len(kind.shape):
             yield f"{item.path} has {leaf.ndim} dimensions, traced as {kind}"
+        if leaf.is_meta:
+            yield f"{item.path} is on the meta device and has no values"
         if str(leaf.dtype) != f"torch.{kind.dtype}":
             yield f"{item.path} is {leaf.dtype}, traced as {kind}"
 
 
-def _split_target(target: Any, rows: int, n: int) -> list[Any]:
+def _what_is_cut(graph: Graph) -> str:
+    cut = [item.path for item in graph.inputs if item.split_dim is not None]
+    whole = f'split={{"{(cut or ["mask"])[-1]}": None}}'
+    return (
+        f"Micro-batches are cut from {', '.join(cut) or 'nothing'} along dimension 0; an input "
+        f"that each should get whole is declared: partition(..., {whole})"
+    )
+
+
+def _split_target(graph: Graph, target: Any, rows: int, n: int) -> list[Any]:
     leaves, tree = pytree.tree_flatten(target)
     cut = [isinstance(leaf, torch.Tensor) and leaf.ndim > 0 for leaf in leaves]
     other = [leaf.shape[0] for leaf, is_cut in zip(leaves, cut, strict=True) if is_cut]
     if wrong := [n_rows for n_rows in other if n_rows != rows]:
         raise ArgumentError(
             f"the target has {wrong[0]} rows, the inputs have {rows}; what is no batch, such as "
-            "class weights, belongs into loss_fn itself"
+            f"class weights, belongs into loss_fn itself. {_what_is_cut(graph)}"
         )
     columns = [
         leaf.tensor_split(n) if is_cut else (leaf,) * n

@@ -125,7 +125,7 @@ def partition(
         TraceError: the model cannot be traced; names the user's file and line.
         InfeasibleError: nothing satisfies the constraints; says which term is too big, and where.
     """
-    _check_count(n_gpus)
+    _check_given(model, n_gpus, example_args)
     devices = find_cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})
@@ -260,9 +260,20 @@ def pipeline(
     )
 
 
-def _check_count(n_gpus: int) -> None:
-    if not isinstance(n_gpus, int) or n_gpus < 1:
+def _check_given(model: nn.Module, n_gpus: int, args: object) -> None:
+    if not isinstance(n_gpus, int) or isinstance(n_gpus, bool) or n_gpus < 1:
         raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"the model is of type {type(model).__name__}; give an nn.Module")
+    if hasattr(model, "_orig_mod"):
+        raise ArgumentError(
+            "the model is compiled by torch.compile; give the model itself, model._orig_mod"
+        )
+    if not isinstance(args, torch.Tensor | Sequence):
+        raise ArgumentError(
+            f"example_args is of type {type(args).__name__}; give a tensor, or a tuple of inputs: "
+            "an array becomes a tensor by torch.from_numpy"
+        )
 
 
 def _profile(

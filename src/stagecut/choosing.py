@@ -211,8 +211,8 @@ def check_wish(wish: Wish, n_devices: int, pins: Mapping[str, int]) -> None:
             raise ArgumentError(f'{name} is {value!r}; give a number, or "auto"')
     counts = {"n_microbatches": m, "replicas": replicas, "batch_size": batch_size}
     for name, count in counts.items():
-        if isinstance(count, int) and count < 1:
-            raise ArgumentError(f"{name} is {count}; give 1 or more")
+        if not isinstance(count, int | str | None) or (isinstance(count, int) and count < 1):
+            raise ArgumentError(f"{name} is {count}; give a whole number, 1 or more")
     if isinstance(replicas, int) and n_devices % replicas:
         raise ArgumentError(
             f"{n_devices} devices cannot be {replicas} equal pipelines; take replicas that divide "

@@ -42,6 +42,8 @@ def connect(
         raise ArgumentError(f"no runtime {runtime!r}; choose local, distributed or auto")
     if n_microbatches is not None and n_microbatches < 1:
         raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    if not isinstance(plan, Plan):
+        _check_folder(Path(plan), model)
     planned = None if schedule is None else microbatches_of(schedule)
     if runtime == "local" or (runtime == "auto" and not _several_ranks()):
         data, program, tensors = _load(plan, model, None, allow_imports)
@@ -59,6 +61,16 @@ def connect(
         n_microbatches or planned or data.n_microbatches,
         schedule or data.schedule,
     )
+
+
+def _check_folder(folder: Path, model: nn.Module | None) -> None:
+    if folder.is_file():
+        raise PlanError(f"{folder} is a file; load a saved plan by Plan.load({str(folder)!r})")
+    if model is not None:
+        raise ArgumentError(
+            f"the stages in {folder} have their own weights, so give no model; to use the model's, "
+            f"load the plan alone: Plan.load({str(folder / 'plan.json')!r})"
+        )
 
 
 def _several_ranks() -> bool:

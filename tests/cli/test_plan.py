@@ -90,6 +90,11 @@ def test_what_is_auto_is_searched_for(shell: Shell) -> None:
     assert "batch_size" in shell.refused(*options[:-1], "--replicas", "auto")
 
 
+def test_run_trains_and_refuses_a_schedule_of_inference(shell: Shell) -> None:
+    said = shell.refused("run", f"{TINY}:mlp", "-n", "2", "--schedule", "forward")
+    assert "run trains" in said
+
+
 def test_a_cluster_file_is_planned_for(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_an_example_that_does_not_fit() -> None:
         stagecut.partition(Masked(), 2, (X,))
 
 
-@pytest.mark.parametrize("n_gpus", [0, -1, 2.5])
+@pytest.mark.parametrize("n_gpus", [0, -1, 2.5, True])
 def test_a_number_of_devices_that_is_none(n_gpus: int) -> None:
     with pytest.raises(ArgumentError, match="n_gpus"):
         stagecut.partition(Chain(), n_gpus, (X,))
@@ -57,6 +58,7 @@ def test_a_number_of_devices_that_is_none(n_gpus: int) -> None:
         ({"schedule": "2f2b"}, "2f2b"),
         ({"cluster": "B9000"}, "B9000"),
         ({"n_microbatches": 0}, "n_microbatches is 0"),
+        ({"n_microbatches": 2.5}, "n_microbatches is 2.5"),
         ({"memory_limit": "many"}, "memory_limit is 'many'"),
         ({"memory_limit": -1}, "above 0"),
         ({"pins": {"steps.99": 0}}, "steps.99"),
@@ -200,3 +202,53 @@ def test_a_traced_branch_names_the_users_line() -> None:
         # A frontend that keeps the branch whole must say so.
         assert "export" in plan.data.frontend
         assert "test_bad_input.py" in plan.data.frontend
+
+
+def test_what_is_no_model_or_no_example() -> None:
+    with pytest.raises(ArgumentError, match="of type function; give an"):
+        stagecut.partition(lambda x: x, 2, (X,))  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own imports warn
+        compiled = torch.compile(Chain())
+    with pytest.raises(ArgumentError, match="is compiled"):
+        stagecut.partition(compiled, 2, (X,))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"of type ndarray.*torch.from_numpy"):
+        stagecut.partition(Chain(), 2, X.numpy())  # type: ignore[arg-type]
+
+
+def test_a_saved_plan_is_no_export_folder(tmp_path: Path) -> None:
+    model = Chain()
+    plan = stagecut.partition(model, 2, (X,))
+    plan.save(tmp_path / "plan.json")
+    with pytest.raises(PlanError, match=r"is a file; load a saved plan by Plan.load\("):
+        stagecut.pipeline(tmp_path / "plan.json", model)
+    plan.export(tmp_path / "stages", model)
+    with pytest.raises(ArgumentError, match="have their own weights, so give no model"):
+        stagecut.pipeline(tmp_path / "stages", model)
+
+
+def test_an_input_that_goes_whole_is_told_from_the_batch() -> None:
+    x, mask = torch.randn(12, 6, 8), torch.zeros(6, 6)
+    for rows, declared in ((3, None), (3, {"mask": None}), (1, {"mask": None})):
+        plan = stagecut.partition(Attends(), 2, (x[:rows], mask), split=declared)
+        pipe = stagecut.pipeline(plan, (model := Attends()), loss_fn=torch.mean)
+        torch.testing.assert_close(pipe.train_step(x, mask), model(x, mask).mean())
+    pipe = stagecut.pipeline(stagecut.partition(Attends(), 2, (x[:1], mask)), Attends())
+    with pytest.raises(ArgumentError, match=r'from mask along dimension 0.*split=\{"mask": None\}'):
+        pipe(x, mask)
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return self.second(torch.softmax(h @ h.transpose(1, 2) + mask, -1) @ h)
+
+
+def test_inputs_without_values() -> None:
+    pipe = stagecut.pipeline(stagecut.partition(Chain(), 2, (X,)), Chain(), loss_fn=torch.mean)
+    with pytest.raises(ArgumentError, match="x is on the meta device"):
+        pipe.train_step(X.to("meta"))

@@ -61,6 +61,8 @@ def run(
 
       stagecut run hf:gpt2 -n 2 --compare --cost measured
     """
+    if schedule == "forward":
+        raise ArgumentError("run trains, and the schedule forward is of inference; take another")
     if (Path(model) / "plan.json").is_file():
         _run_export(Path(model), devices, steps, compare)
     else:
