@@ -109,3 +109,11 @@ def test_a_target_too_many_or_missing_is_said_before_anything_runs(loss: Any) ->
     with pytest.raises(ArgumentError, match=r"loss_fn") as caught:
         pipe.train_step(x, target=target)
     assert not isinstance(caught.value, RuntimeFailure)
+
+
+def test_a_loss_that_sums_is_refused() -> None:
+    x = torch.randn(4, 8)
+    plan = stagecut.partition(Chain(), 2, (x[:2],))
+    pipe = stagecut.pipeline(plan, Chain(), loss_fn=nn.MSELoss(reduction="sum"))
+    with pytest.raises(ArgumentError, match="reduction='sum'"):
+        pipe.train_step(x, target=x)
