@@ -27,8 +27,8 @@ def check_call(loss_fn: Callable[..., Any] | None, target: Any) -> None:
         return
     if getattr(loss_fn, "reduction", "mean") == "sum":
         raise ArgumentError(
-            "loss_fn has reduction='sum', and the losses of micro-batches are averaged by rows; use "
-            "'mean', and multiply the learning rate if you want the sum's gradients"
+            "loss_fn has reduction='sum', and the losses of micro-batches are averaged by rows; "
+            "use 'mean', and multiply the learning rate if you want the sum's gradients"
         )
     try:
         called_as = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
