@@ -13,7 +13,7 @@ from stagecut.partitioner.search import Search
 _FEW_PREFIXES = 4000
 """Graphs whose prefixes times stages are no more than this need no windows."""
 _FEW_VARIABLES = 60
-_MOST_VARIABLES = 35_000
+_MOST_VARIABLES = 25_000
 """Free stage variables (cluster, stage) that the integer programme is tried with, at effort 1 or
 more; in proportion below, since a single node of a large programme may take a minute."""
 _JUST_BELOW = 1 - 1e-9
