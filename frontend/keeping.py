@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 # Torch's own tables: their contents change, not they themselves.
-_KEPT_BY_TORCH = frozenset(vars(nn.Module())) - {"training"}
+KEPT_BY_TORCH = frozenset(vars(nn.Module())) - {"training"}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -45,7 +45,7 @@ def kept(model: nn.Module, changed: dict[str, None]) -> Iterator[None]:
 
 def _own(module: nn.Module) -> dict[str, Any]:
     """A module's own attributes; lists and dicts with copies of what they hold."""
-    own = {name: value for name, value in vars(module).items() if name not in _KEPT_BY_TORCH}
+    own = {name: value for name, value in vars(module).items() if name not in KEPT_BY_TORCH}
     return {name: (value, _content(value)) for name, value in own.items()}
 
 
@@ -63,7 +63,7 @@ def _changes(path: str, before: dict[str, Any], after: dict[str, Any]) -> Iterat
 
 def _restore(module: nn.Module, before: dict[str, Any]) -> None:
     own = vars(module)
-    for name in [n for n in own if n not in before and n not in _KEPT_BY_TORCH]:
+    for name in [n for n in own if n not in before and n not in KEPT_BY_TORCH]:
         del own[name]
     for name, (value, content) in before.items():
         if name not in own or own[name] is not value:

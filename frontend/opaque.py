@@ -10,7 +10,7 @@ the example found; afterwards nothing of this is left on the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +19,10 @@ import torch
 from torch import nn
 
 from stagecut.frontend.example import Example
+from stagecut.frontend.keeping import KEPT_BY_TORCH
 from stagecut.frontend.running import as_it_is, one_row_more, replaced, run
 from stagecut.frontend.trees import Tree, flatten, unflatten
+from stagecut.ir.errors import TraceError
 
 TARGET = "stagecut.module.default"
 _PLAIN = (bool, int, float, str, type(None))
@@ -40,7 +42,7 @@ def _(inputs: Sequence[torch.Tensor], call: str, sizes: Sequence[int]) -> list[t
     return made
 
 
-class Unfit(Exception):
+class Unfit(TraceError):
     """A module's inputs or outputs are not what one op can take or give."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -76,8 +78,7 @@ def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> 
         return
     _check_buffers(model, paths)
     rows = example.rows if example.rows > 1 else 2
-    first = _watch(model, example, example.kwargs, paths)
-    second = _watch(model, example, one_row_more(example), paths)
+    first, second = _watch(model, example, paths)
     stubs = {path: _stub(path, first[path], second[path], rows) for path in paths}
     with replaced(model, stubs):
         yield
@@ -101,19 +102,32 @@ def _check_buffers(model: nn.Module, paths: Sequence[str]) -> None:
 
 
 def _watch(
-    model: nn.Module, example: Example, kwargs: Mapping[str, Any], paths: Sequence[str]
-) -> dict[str, _Seen]:
-    """What the modules at `paths` get and give in one run."""
-    seen = {path: _Seen() for path in paths}
+    model: nn.Module, example: Example, paths: Sequence[str]
+) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
+    """What the modules at `paths` get and give in a run, and in a second with one row more.
+
+    Raises:
+        Unfit: other code changes a module's own attributes between its calls.
+    """
+    runs = [{path: _Seen() for path in paths}]
+    left: dict[str, dict[tuple[int, str], Any]] = {}
+
+    def again() -> dict[str, Any]:
+        runs.append({path: _Seen() for path in paths})
+        return one_row_more(example)
 
     def watching(path: str) -> Callable[..., Any]:
-        module = as_it_is(model.get_submodule(path))
+        own = model.get_submodule(path)
+        module = as_it_is(own)
 
         def call(*args: Any, **given: Any) -> Any:
+            seen = runs[-1]
+            _check_left(path, left.get(path), _attributes(own))
             leaves, _ = flatten((args, given))
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             versions = [tensor._version for tensor in tensors]
             out = module(*args, **given)
+            left[path] = _attributes(own)
             seen[path].written |= {
                 i for i, tensor in enumerate(tensors) if tensor._version != versions[i]
             }
@@ -128,8 +142,27 @@ def _watch(
 
         return call
 
-    run(model, example, kwargs, {path: watching(path) for path in paths})
-    return seen
+    run(model, example, example.kwargs, {path: watching(path) for path in paths}, again=again)
+    return runs[0], runs[1]
+
+
+def _attributes(module: nn.Module) -> dict[tuple[int, str], Any]:
+    """What a module and all inside it keep in plain attributes."""
+    return {
+        (number, name): value
+        for number, inner in enumerate(module.modules())
+        for name, value in vars(inner).items()
+        if name not in KEPT_BY_TORCH and name not in ("training", "forward")
+    }
+
+
+def _check_left(
+    path: str, before: dict[tuple[int, str], Any] | None, now: dict[tuple[int, str], Any]
+) -> None:
+    """A stage runs the module and not the code around it, which must not reset it."""
+    for key, value in (before or {}).items():
+        if now.get(key) is not value and not (type(value) in _PLAIN and now.get(key) == value):
+            raise Unfit(path, f"other code changes its attribute {key[1]} between calls")
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -32,6 +32,7 @@ def run(
     forwards: Mapping[str, Callable[..., Any]],
     watch: contextlib.AbstractContextManager[Any] | None = None,
     seed: int | None = None,
+    again: Callable[[], Mapping[str, Any]] | None = None,
 ) -> Any:
     """One forward, on copies of inputs and buffers; all else stays.
 
@@ -44,6 +45,8 @@ def run(
         forwards: For some paths what runs instead of the module's forward.
         watch: Entered around the run.
         seed: Of what the model draws; None leaves it to the generator as it is.
+        again: Called after the run for inputs to run at once again, with what forward left on the
+            model still there.
 
     Raises:
         TraceError: the weights have no values.
@@ -63,7 +66,8 @@ def run(
         if seed is not None:
             torch.manual_seed(seed)
         try:
-            return _forward(model, kwargs, watch)
+            made = _forward(model, kwargs, watch)
+            return made if again is None else _forward(model, again(), None)
         except TraceError:
             raise
         except Exception as error:  # whatever the user's own code raises

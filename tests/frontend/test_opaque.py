@@ -205,3 +205,36 @@ def test_what_we_use_of_torchs_custom_ops_is_there() -> None:
     from stagecut.frontend.opaque import TARGET
 
     assert str(torch.ops.stagecut.module.default) == TARGET
+
+
+class Resets(nn.Module):
+    """Sets a state of a module inside that cannot be traced: only together are they one op."""
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+            self.state: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.tanh(self.a(x)) + (0 if self.state is None else self.state.sum())
+            self.state = h
+            return h * 2 if h.sum() > 0 else h
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = self.Inner()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inner.state = None
+        return self.inner(x)
+
+
+def test_a_state_that_other_code_resets_stays_with_that_code() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), Resets(), nn.Linear(6, 6))
+    unsplit = copy.deepcopy(model)
+    pipe = pipe_of(model, {"input": X["x"][:2]}, 2, n_microbatches=2)
+    assert [op.target for op in pipe.plan.graph.ops if ":" in op.target] == ["module:1"]
+    want = sum(mean_square(unsplit(part)) / 2 for part in X["x"].chunk(2))
+    for _ in range(2):
+        assert_close(pipe.train_step(X["x"]), want.detach())
