@@ -19,7 +19,7 @@ from stagecut.clusters import find_cluster
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
-from stagecut.frontend import derive_example, trace, untouched
+from stagecut.frontend import derive_example, sequence_first, trace, untouched
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import ArgumentError
@@ -213,7 +213,14 @@ def partition(
         step_timings=step_timings(graph, profile, optimizer),
         replicas=way.replicas,
         alternatives=way.alternatives,
-        notes=(*assumed, *graph.notes, *fitted.notes, *tied, *_taken(profile, graph)),
+        notes=(
+            *assumed,
+            *sequence_first(model),
+            *graph.notes,
+            *fitted.notes,
+            *tied,
+            *_taken(profile, graph),
+        ),
     )
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
 
