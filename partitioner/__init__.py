@@ -1,16 +1,14 @@
 """Everything that cuts: problems in, assignments with certificates out."""
 
 from stagecut.partitioner.evaluate import evaluate
-from stagecut.partitioner.explain import Explanation, Shift, explain
+from stagecut.partitioner.explain import explain
 from stagecut.partitioner.placement import Placement, solve_placed
 from stagecut.partitioner.relief import lacks_memory, solve_relieved
 from stagecut.partitioner.solve import METHODS, solve
 
 __all__ = [
     "METHODS",
-    "Explanation",
     "Placement",
-    "Shift",
     "evaluate",
     "explain",
     "lacks_memory",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from stagecut.ir.explanation import Explanation, Shift
 from stagecut.ir.graph import Op
 from stagecut.ir.plan import Plan
 from stagecut.ir.solution import Assignment
-from stagecut.partitioner import Explanation, Shift, explain
+from stagecut.partitioner import explain
 from stagecut.passes import Clustering
 from stagecut.placing import posed_again, stages_of_clusters
 

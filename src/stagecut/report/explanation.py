@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from stagecut.ir.explanation import Explanation, Shift
 from stagecut.ir.plan import Plan
-from stagecut.partitioner import Explanation, Shift
 from stagecut.report.plan import WIDTH, render
 from stagecut.report.units import bytes_text, percent_text, seconds_text
 
