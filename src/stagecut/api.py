@@ -6,7 +6,6 @@ from frozen value to frozen value.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,30 +18,27 @@ from stagecut.clusters import find_cluster
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
-from stagecut.frontend import derive_example, sequence_first, trace, untouched
+from stagecut.frontend import sequence_first, trace
+from stagecut.given import check_given, example_of
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
-from stagecut.ir.errors import ArgumentError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem
 from stagecut.limits import parse_limit
-from stagecut.opaque import opaque_modules, told_what_is_whole
+from stagecut.opaque import told_what_is_whole
 from stagecut.partitioner import solve, solve_relieved
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
     Clustering,
-    Profile,
-    annotate,
     build_problem,
     drop_dead,
-    load_profile,
-    measure,
     out_of_place,
     step_timings,
 )
 from stagecut.pipe import Pipeline
 from stagecut.placing import placed
 from stagecut.plan import Plan
+from stagecut.pricing import Pricing, measured_note
 from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
 from stagecut.tied import tied_notes
@@ -125,29 +121,20 @@ def partition(
         TraceError: the model cannot be traced; names the user's file and line.
         InfeasibleError: nothing satisfies the constraints; says which term is too big, and where.
     """
-    _check_given(model, n_gpus, example_args)
+    check_given(model, n_gpus, example_args)
     devices = find_cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})
-    args, kwargs, assumed = _example(model, example_args, example_kwargs)
+    args, kwargs, assumed = example_of(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split, frontend=frontend)
     graph = drop_dead(out_of_place(traced.graph))
 
-    def profile_of(graph: Graph) -> Profile | None:
-        opaque = opaque_modules(graph, model)
-        with untouched(model):
-            return _profile(cost, graph, devices, training, optimizer, opaque)
-
-    example, profile = graph, profile_of(graph)
+    pricing = Pricing(model, devices, training, optimizer, cost)
+    example, profile = graph, pricing.profile(graph)
 
     def costed_at(graph: Graph) -> Costed:
-        known = profile if graph is example else profile_of(graph)
-        with untouched(model):
-            return {
-                device.name: annotate(graph, device, opaque_modules(graph, model), training, known)
-                for device in dict.fromkeys(devices.devices)
-            }
+        return pricing.costed(graph, profile if graph is example else pricing.profile(graph))
 
     limit = parse_limit(memory_limit)
     way = decide(
@@ -219,7 +206,7 @@ def partition(
             *graph.notes,
             *fitted.notes,
             *tied,
-            *_taken(profile, graph),
+            *measured_note(profile, graph),
         ),
     )
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
@@ -264,83 +251,4 @@ def pipeline(
         n_microbatches=n_microbatches,
         schedule=schedule,
         allow_imports=allow_imports,
-    )
-
-
-def _check_given(model: nn.Module, n_gpus: int, args: object) -> None:
-    if not isinstance(n_gpus, int) or isinstance(n_gpus, bool) or n_gpus < 1:
-        raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(f"the model is of type {type(model).__name__}; give an nn.Module")
-    if hasattr(model, "_orig_mod"):
-        raise ArgumentError(
-            "the model is compiled by torch.compile; give the model itself, model._orig_mod"
-        )
-    if not isinstance(args, torch.Tensor | Sequence):
-        raise ArgumentError(
-            f"example_args is of type {type(args).__name__}; give a tensor, or a tuple of inputs: "
-            "an array becomes a tensor by torch.from_numpy"
-        )
-
-
-def _profile(
-    cost: str | Path,
-    graph: Graph,
-    cluster: Cluster,
-    training: bool,
-    optimizer: str,
-    opaque: Mapping[str, nn.Module],
-) -> Profile | None:
-    """Measured times to plan with; None for the roofline."""
-    if cost == "roofline":
-        return None
-    if cost != "measured" and not Path(cost).is_file():
-        raise ArgumentError(f"cost is {cost!r}; give roofline, measured, or a profile's path")
-    kinds = {device.name for device in cluster.devices}
-    if len(kinds) > 1:
-        raise ArgumentError(
-            f"cost is {str(cost)!r}: measured times are of one device, and the cluster has "
-            f"{', '.join(sorted(kinds))}; use cost='roofline'"
-        )
-    if cost != "measured":
-        return load_profile(Path(cost))
-    return measure(graph, cluster.devices[0], opaque, training, optimizer=optimizer, cache=_cache())
-
-
-def _taken(profile: Profile | None, graph: Graph) -> tuple[str, ...]:
-    """Where measured times are from, and the ops that have none."""
-    if profile is None:
-        return ()
-    without = dict.fromkeys(
-        op.target
-        for op in graph.ops
-        if op.cost is not None and op.cost.forward.kernels and op.cost.origin != "measured"
-    )
-    missing = f" No times there, so by roofline: {', '.join(without)}." if without else ""
-    return (f"Times were measured on {profile.place}.{missing}",)
-
-
-def _cache() -> Path:
-    """Where measured times are kept between runs."""
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return root / "stagecut" / "profile.json"
-
-
-def _example(
-    model: nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None
-) -> tuple[Sequence[Any], Mapping[str, Any], tuple[str, ...]]:
-    """The user's example, or the model's own, or one derived; and a note on what was assumed."""
-    if isinstance(args, torch.Tensor):
-        args = (args,)
-    if args or kwargs:
-        return args, kwargs or {}, ()
-    own = getattr(model, "dummy_inputs", None)
-    found = own if isinstance(own, Mapping) else derive_example(model)
-    if found is not None:
-        shown = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in found.items())
-        return (), found, (f"no example was given; assumed a micro-batch of {shown}",)
-    raise ArgumentError(
-        f"partition({type(model).__name__}, …) needs an example of one micro-batch, for shapes and "
-        "dtypes: partition(model, n, example_args=(x,)), or example_kwargs={...}; tensors on the "
-        "meta device will do"
     )

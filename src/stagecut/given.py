@@ -1,0 +1,57 @@
+"""What the user gives: a model, a number of devices, an example of one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from stagecut.frontend import derive_example
+from stagecut.ir.errors import ArgumentError
+
+
+def check_given(model: nn.Module, n_gpus: int, args: object) -> None:
+    """Refuses what is no model, no number of devices, no inputs.
+
+    Raises:
+        ArgumentError: says what it is, and what to give.
+    """
+    if not isinstance(n_gpus, int) or isinstance(n_gpus, bool) or n_gpus < 1:
+        raise ArgumentError(f"n_gpus is {n_gpus!r}; give the number of devices, 1 or more")
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"the model is of type {type(model).__name__}; give an nn.Module")
+    if hasattr(model, "_orig_mod"):
+        raise ArgumentError(
+            "the model is compiled by torch.compile; give the model itself, model._orig_mod"
+        )
+    if not isinstance(args, torch.Tensor | Sequence):
+        raise ArgumentError(
+            f"example_args is of type {type(args).__name__}; give a tensor, or a tuple of inputs: "
+            "an array becomes a tensor by torch.from_numpy"
+        )
+
+
+def example_of(
+    model: nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None
+) -> tuple[Sequence[Any], Mapping[str, Any], tuple[str, ...]]:
+    """The user's example, or the model's own, or one derived; and a note on what was assumed.
+
+    Raises:
+        ArgumentError: there is none of them; says how to give one.
+    """
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if args or kwargs:
+        return args, kwargs or {}, ()
+    own = getattr(model, "dummy_inputs", None)
+    found = own if isinstance(own, Mapping) else derive_example(model)
+    if found is not None:
+        shown = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in found.items())
+        return (), found, (f"no example was given; assumed a micro-batch of {shown}",)
+    raise ArgumentError(
+        f"partition({type(model).__name__}, …) needs an example of one micro-batch, for shapes and "
+        "dtypes: partition(model, n, example_args=(x,)), or example_kwargs={...}; tensors on the "
+        "meta device will do"
+    )
