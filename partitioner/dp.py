@@ -140,6 +140,7 @@ class StageCosts:
         self.candidates = candidates
         self._apart = False
         self._blocks: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
+        self._trips: dict[tuple[float, ...], FloatArray] = {}
 
     def spans(self, upper: float) -> list[slice] | None:
         """For each boundary, k + 1 of them, the candidates it may be at; None if one has none."""
@@ -166,12 +167,18 @@ class StageCosts:
         kind = int(self.problem.device_kind[stage])
 
         def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
-            arriving = round_trip_seconds(self.problem, before, stage)
-            leaving = round_trip_seconds(self.problem, stage, after)
+            arriving, leaving = self._round_trip(before, stage), self._round_trip(stage, after)
             return (self._load(kind, arriving, leaving, ends, starts),)
 
         (load,) = self._block((kind, *links), ends, starts, computed)
         return load
+
+    def _round_trip(self, source: int, destination: int) -> FloatArray:
+        """Shape [v]: seconds of each value there and back; each distinct link once."""
+        link = _link(self.problem, source, destination)
+        if link not in self._trips:
+            self._trips[link] = round_trip_seconds(self.problem, source, destination)
+        return self._trips[link]
 
     def memory(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """Peak bytes of stage position `stage` where it ends and starts there."""
