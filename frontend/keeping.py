@@ -34,13 +34,26 @@ def kept(model: nn.Module, changed: dict[str, None]) -> Iterator[None]:
         for name, module, before in modules:
             changed.update(dict.fromkeys(_changes(name, before, vars(module))))
 
+    hooks = [(table, table.copy()) for m in model.modules() for table in _hook_tables(m)]
     hook = model.register_forward_hook(note)
     try:
         yield
     finally:
         hook.remove()
+        # Some libraries register hooks in the first forward, and note on the module that they did.
+        for table, content in hooks:
+            if table.keys() != content.keys():
+                table.clear()
+                table.update(content)
         for _, module, before in modules:
             _restore(module, before)
+
+
+def _hook_tables(module: nn.Module) -> Iterator[dict[int, Any]]:
+    for name in sorted(KEPT_BY_TORCH):
+        table = vars(module).get(name)
+        if "_hooks" in name and isinstance(table, dict):
+            yield table
 
 
 def _own(module: nn.Module) -> dict[str, Any]:

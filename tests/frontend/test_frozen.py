@@ -134,3 +134,20 @@ def test_python_values_that_a_trace_takes_for_granted_are_reported() -> None:
     pipe = pipe_of(model, {"x": X, "kind": "b"})
     with pytest.raises(ArgumentError, match="kind is 'a', traced as 'b'"):
         pipe.train_step(x=X, kind="a")
+
+
+def test_hooks_that_forward_itself_registers_are_taken_off_again() -> None:
+    class Installs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Chain(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self, "installed"):
+                self.body.register_forward_hook(lambda module, args, out: out * 2)
+                self.installed = True
+            return self.body(x)
+
+    model = Installs()
+    trace(model, (X,))
+    assert not model.body._forward_hooks and not hasattr(model, "installed")
