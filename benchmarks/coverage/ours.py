@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import torch
+from torch import nn
 
 from stagecut.frontend import trace
 from tests.zoo.checking import parts, traced_once, train_split, train_unsplit
@@ -28,6 +29,7 @@ def measure(entry: Entry) -> dict[str, Any]:
         return {"fault": _first_line(error)}
     row |= {"frontend": found.frontend.split(":")[0], "nodes": len(found.graph.ops)}
     row["opaque"] = len(found.means.opaque)
+    row["fx"] = _by_fx(model)
     unsplit = copy.deepcopy(model)
     losses, gradients = train_unsplit(entry, unsplit, inputs)
     with traced_once():
@@ -38,6 +40,15 @@ def measure(entry: Entry) -> dict[str, Any]:
             except Exception as error:
                 row[f"equal_{n_stages}"] = _first_line(error)
     return row
+
+
+def _by_fx(model: nn.Module) -> str:
+    """Whether `torch.fx.symbolic_trace` takes the model; what it would lose is not looked at."""
+    try:
+        torch.fx.symbolic_trace(copy.deepcopy(model))
+    except Exception as error:
+        return _first_line(error)
+    return "traced"
 
 
 def _first_line(error: BaseException) -> str:
