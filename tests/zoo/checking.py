@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from torch.utils import _pytree as pytree
 
 import stagecut
-from stagecut import api
+from stagecut import api, pricing
 from tests.zoo.entry import ROWS, Entry, Inputs
 
 MICROBATCHES = 2
@@ -106,8 +106,8 @@ def traced_once() -> Iterator[None]:
         return costed[key]
 
     costed: dict[Any, Any] = {}
-    _trace, _annotate = api.trace, api.annotate
-    with mock.patch.object(api, "trace", trace), mock.patch.object(api, "annotate", annotate):
+    _trace, _annotate = api.trace, pricing.annotate
+    with mock.patch.object(api, "trace", trace), mock.patch.object(pricing, "annotate", annotate):
         yield
 
 
