@@ -12,8 +12,7 @@ not call public; `tests/frontend/test_backwards.py` notices when they change.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -21,7 +20,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.autograd.function import BackwardCFunction, Function
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from stagecut.frontend.sources import scope_of, source_of, users_line
@@ -76,7 +74,7 @@ def with_backward_hooks(model: nn.Module) -> list[str]:
 
 @contextmanager
 def no_own_backwards(model: nn.Module) -> Iterator[None]:
-    """Inside, a model that trains raises where it brings a backward of its own.
+    """Inside, a model that trains raises where its output has a backward of its own.
 
     Raises:
         TraceError: names the function or hook, and where it is used.
@@ -86,37 +84,32 @@ def no_own_backwards(model: nn.Module) -> Iterator[None]:
         return
     hook = model.register_forward_hook(lambda _, __, output: _check_graph(output))
     try:
-        with _Watch():
-            yield
+        yield
     finally:
         hook.remove()
 
 
-class _Watch(TorchFunctionMode):
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Sequence[Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        frame = sys._getframe(1)
-        if func in _TENSOR_HOOKS:
-            raise TraceError(
-                f"{users_line(frame)}: a trace would lose the hook on a gradient; {_REMEDY}"
-            )
-        if func in _GRADIENTS:
-            raise TraceError(
-                f"{users_line(frame)}: forward takes gradients itself, which a trace cannot keep; "
-                f"{_REMEDY}"
-            )
-        applied = _applied(frame)
-        if applied is not None:
-            raise TraceError(
-                f"{users_line(applied.f_back)}: a trace would lose the backward of "
-                f"{applied.f_locals['cls'].__name__}; {_REMEDY}"
-            )
-        return func(*args, **(kwargs or {}))
+def refuse_own_backward(func: Any, frame: FrameType) -> None:
+    """Refuses a call, in a model that trains, that brings a backward of its own.
+
+    Raises:
+        TraceError: names the function or hook, and where it is used.
+    """
+    if func in _TENSOR_HOOKS:
+        raise TraceError(
+            f"{users_line(frame)}: a trace would lose the hook on a gradient; {_REMEDY}"
+        )
+    if func in _GRADIENTS:
+        raise TraceError(
+            f"{users_line(frame)}: forward takes gradients itself, which a trace cannot keep; "
+            f"{_REMEDY}"
+        )
+    applied = _applied(frame)
+    if applied is not None:
+        raise TraceError(
+            f"{users_line(applied.f_back)}: a trace would lose the backward of "
+            f"{applied.f_locals['cls'].__name__}; {_REMEDY}"
+        )
 
 
 def _applied(frame: FrameType | None) -> FrameType | None:

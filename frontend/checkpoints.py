@@ -9,16 +9,14 @@ The one file that reads the hook stack and `torch.fx.traceback`, which torch doe
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx import traceback
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from stagecut.frontend.sources import users_line
@@ -31,14 +29,10 @@ _DEPTH = 12
 
 
 @contextmanager
-def marked_checkpoints() -> Iterator[None]:
-    """Inside, traced nodes are marked with the checkpointed region that made them.
-
-    Raises:
-        TraceError: a region is reentrant, which a trace cannot tell from `no_grad`.
-    """
-    with traceback.preserve_node_meta(), _Watch():
-        yield
+def marked_checkpoints() -> Iterator[Regions]:
+    """Inside, nodes traced within `Regions.mark` are marked with the region that made them."""
+    with traceback.preserve_node_meta():
+        yield Regions()
 
 
 def region_of(node: fx.Node) -> int | None:
@@ -47,26 +41,26 @@ def region_of(node: fx.Node) -> int | None:
     return None if marked is None else int(marked)
 
 
-class _Watch(TorchFunctionMode):
+class Regions:
+    """The checkpointed regions of one trace."""
+
     def __init__(self) -> None:
-        super().__init__()
         self.hooks: list[Any] = []
         """Of the regions met, in order; kept, so that no two have one identity."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Sequence[Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def look(self, func: Any, frame: FrameType) -> None:
+        """Refuses a call that starts a reentrant region.
+
+        Raises:
+            TraceError: a trace cannot tell it from `no_grad`.
+        """
         if func is torch._C._set_grad_enabled:
-            _refuse_reentrant(sys._getframe(1))
+            _refuse_reentrant(frame)
+
+    def mark(self) -> AbstractContextManager[None] | None:
+        """What a call of the present region runs in; None outside of all."""
         region = self._region()
-        if region is None:
-            return func(*args, **(kwargs or {}))
-        with traceback.annotate({_MARK: region}):
-            return func(*args, **(kwargs or {}))
+        return None if region is None else traceback.annotate({_MARK: region})
 
     def _region(self) -> int | None:
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)

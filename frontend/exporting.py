@@ -15,17 +15,18 @@ import torch
 from torch import nn
 
 from stagecut.frontend.assigned import assigned_attributes
-from stagecut.frontend.backwards import no_own_backwards
+from stagecut.frontend.backwards import no_own_backwards, refuse_own_backward
 from stagecut.frontend.checkpoints import marked_checkpoints
 from stagecut.frontend.decisions import Recorder
 from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
-from stagecut.frontend.hints import Lengths, SpeedHints
+from stagecut.frontend.hints import Lengths
 from stagecut.frontend.keeping import kept
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
+from stagecut.frontend.watching import Watching
 from stagecut.ir.errors import TraceError
 from stagecut.ir.types import SymbolicDim
 
@@ -141,15 +142,15 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
 
     def attempt() -> torch.export.ExportedProgram:
         repeating = recorder.repeating() if recorder else contextlib.nullcontext()
+        looks = [subject.asked.look, *([refuse_own_backward] if model.training else [])]
         with (
             _quiet(),
             kept(model, subject.changed),
             _named_inputs(model, example),
             no_own_backwards(model),
-            marked_checkpoints(),
+            marked_checkpoints() as regions,
             repeating,
-            subject.asked,
-            SpeedHints(),
+            Watching(looks, regions),
             _default_device(example),
         ):
             return torch.export.export(

@@ -6,14 +6,11 @@ cannot look at values; the answer "unknown, use the mask" is always right.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch.nn.modules import transformer
-from torch.overrides import TorchFunctionMode
 
 from stagecut.frontend.sources import users_line
 
@@ -22,23 +19,10 @@ _DEPTH = 8
 """Frames between the comparison and this file: torch.export's own modes lie between."""
 
 
-class SpeedHints(TorchFunctionMode):
-    """While tracing, answers False where torch asks a tensor for a hint alone."""
-
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Sequence[Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Passes every call on but that one."""
-        if func is torch.Tensor.__bool__ and _for_speed(sys._getframe(1)):
-            return False
-        return func(*args, **(kwargs or {}))
-
-
-def _for_speed(frame: FrameType | None) -> bool:
+def asks_for_speed(func: Any, frame: FrameType | None) -> bool:
+    """Whether a call asks a tensor for such a hint."""
+    if func is not torch.Tensor.__bool__:
+        return False
     for _ in range(_DEPTH):
         if frame is None:
             return False
@@ -48,21 +32,13 @@ def _for_speed(frame: FrameType | None) -> bool:
     return False
 
 
-class Lengths(TorchFunctionMode):
+class Lengths:
     """Notes where `len(tensor)` is asked: it fixes a size that `tensor.shape[0]` leaves open."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.places: dict[str, None] = {}
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Sequence[Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Passes every call on."""
+    def look(self, func: Any, frame: FrameType) -> None:
+        """Notes the user's line of such a call."""
         if func is torch.Tensor.__len__:
-            self.places[users_line(sys._getframe(1))] = None
-        return func(*args, **(kwargs or {}))
+            self.places[users_line(frame)] = None
