@@ -104,7 +104,8 @@ def refuse_own_backward(func: Any, frame: FrameType) -> None:
             f"{users_line(frame)}: forward takes gradients itself, which a trace cannot keep; "
             f"{_REMEDY}"
         )
-    applied = _applied(frame)
+    asks = getattr(func, "__name__", "") == "__get__"  # for a shape, a dtype: most calls by far
+    applied = None if asks else _applied(frame)
     if applied is not None:
         raise TraceError(
             f"{users_line(applied.f_back)}: a trace would lose the backward of "

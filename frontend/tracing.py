@@ -15,7 +15,6 @@ from stagecut.frontend.align import NoMatch, align, refuse_eval
 from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
 from stagecut.frontend.asks import asking_lines
 from stagecut.frontend.checking import check_repeats
-from stagecut.frontend.collector import collector_held
 from stagecut.frontend.example import QUIET, Example, prepare
 from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
@@ -63,8 +62,7 @@ def trace(
     if frontend not in FRONTENDS:
         raise ArgumentError(f"no frontend {frontend!r}; choose {', '.join(FRONTENDS)}")
     example = prepare(model, args, kwargs or {}, split or {})
-    with collector_held():
-        traced = _both(model, example, training, split or {}, frontend)
+    traced = _both(model, example, training, split or {}, frontend)
     return replace(traced, graph=verify(traced.graph))
 
 

@@ -7,6 +7,7 @@ that exist in one mode only, and modules that were not traced, whose effects nob
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -97,15 +98,16 @@ def groups_to_fit(
     chosen: list[Group] = []
     freed = _Freed.of(graph)
     for index, (part, limit) in enumerate(zip(parts, limits, strict=True)):
-        if peak(part, index) <= limit:
+        without = peak(part, index)
+        if without <= limit:
             continue
         ranked = _ranked(graph, part, groups, freed)
 
-        def fits(count: int, part: Part = part, ranked: list[Group] = ranked) -> bool:
+        def with_first(count: int, part: Part = part, ranked: list[Group] = ranked) -> float:
             ops = _marked(part.ops, part.positions, ranked[:count])
-            return peak(replace(part, ops=ops), index) <= limit  # noqa: B023
+            return peak(replace(part, ops=ops), index)  # noqa: B023
 
-        count = _fewest(fits, len(ranked))
+        count = _fewest(with_first, len(ranked), limit, without)
         if count is None:
             return None
         chosen += ranked[:count]
@@ -203,12 +205,21 @@ def _seconds(graph: Graph, group: Sequence[int]) -> float:
     return sum(cost.forward.seconds for index in group if (cost := graph.ops[index].cost))
 
 
-def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
-    """The least number that is enough, by bisection; None if not even all are."""
-    if not enough(most):
+def _fewest(peak: Callable[[int], float], most: int, limit: float, without: float) -> int | None:
+    """The least number that brings the peak within the limit; None if not even all do.
+
+    Bisection, after two looks where a straight line between none and all crosses the limit.
+    """
+    least = peak(most)
+    if least > limit:
         return None
     low, high = 0, most
+    guess = math.ceil(most * (without - limit) / max(without - least, 1.0))
+    for look in (0, 1):
+        at = guess if look == 0 else (high - 1 if high == guess else low + 1)
+        if low < at < high:
+            low, high = (low, at) if peak(at) <= limit else (at, high)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if peak(middle) <= limit else (middle, high)
     return high

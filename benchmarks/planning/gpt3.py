@@ -14,7 +14,7 @@ import time
 import torch
 import transformers
 
-import stagecut
+from stagecut import partition
 
 LAYERS, WIDTH, HEADS, TOKENS, GPUS = 96, 12_288, 96, 2_048, 16
 KIB = 1024
@@ -29,7 +29,7 @@ def main() -> None:
         tokens = torch.zeros(2, TOKENS, dtype=torch.long)
     before = peak_bytes()
     started, worked = time.perf_counter(), time.process_time()
-    plan = stagecut.partition(model, GPUS, (tokens,), cluster="H200")
+    plan = partition(model, GPUS, (tokens,), cluster="H200")
     seconds, worked = time.perf_counter() - started, time.process_time() - worked
     print(plan)
     weights = sum(p.numel() for p in model.parameters())

@@ -15,6 +15,7 @@ from torch import nn
 
 from stagecut.choosing import Wish, check_wish, decide
 from stagecut.clusters import find_cluster
+from stagecut.collector import collector_held
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
@@ -48,6 +49,7 @@ MICROBATCHES_PER_STAGE = 4
 """Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
 
 
+@collector_held()
 def partition(
     model: nn.Module,
     n_gpus: int,

@@ -5,7 +5,7 @@ import gc
 import pytest
 from torch import nn
 
-from stagecut.frontend import trace
+import stagecut
 from stagecut.ir.errors import StagecutError
 
 
@@ -15,7 +15,7 @@ def test_the_collector_is_as_before_even_after_an_error(on):
     (gc.enable if on else gc.disable)()
     try:
         with pytest.raises(StagecutError):
-            trace(nn.Linear(2, 2), ("not a tensor",), {})
+            stagecut.partition(nn.Linear(2, 2), 1, ("not a tensor",))
         assert gc.isenabled() is on
     finally:
         (gc.enable if was_on else gc.disable)()

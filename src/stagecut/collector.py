@@ -1,4 +1,4 @@
-"""Python's cycle collector, held while a graph of millions of objects grows."""
+"""Python's cycle collector, held while a plan grows to millions of objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_held() -> Iterator[None]:
-    """No collection inside: every object of a trace lives to its end, so looking finds nothing."""
+    """No collection inside: what a plan makes lives to its end, so looking finds nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
