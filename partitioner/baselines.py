@@ -8,8 +8,8 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.arrays import sums
-from stagecut.partitioner.dp import pin_windows
 from stagecut.partitioner.orders import precedence
+from stagecut.partitioner.stage_costs import pin_windows
 
 
 def uniform(problem: Problem) -> Assignment:

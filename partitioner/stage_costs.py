@@ -1,0 +1,238 @@
+"""What every stage would cost between every two boundaries of an order: the programme's matrices.
+
+Legend:  q candidate boundaries, k stages; T_s[j, i] load of stage s between boundaries i and j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
+from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
+from stagecut.partitioner.intervals import Grid, LinearOrder, range_maximum
+
+SLACK = 1 + 1e-12
+"""By which sums of seconds may differ that are equal."""
+
+
+class StageCosts:
+    """Load and memory of every interval between candidate boundaries, for each stage position."""
+
+    def __init__(self, line: LinearOrder, candidates: IntArray) -> None:
+        """Reads `line` at ascending `candidates`; each distinct matrix is computed once."""
+        self.line = line
+        self.problem = line.problem
+        self.candidates = candidates
+        self._apart = False
+        self._blocks: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
+        self._trips: dict[tuple[float, ...], FloatArray] = {}
+
+    def spans(self, upper: float) -> list[slice] | None:
+        """For each boundary, k + 1 of them, the candidates it may be at; None if one has none."""
+        opened = self.open_boundaries()
+        if np.isfinite(upper):
+            opened &= self.within(upper)
+        if not opened.any(axis=1).all():
+            return None
+        return [_span(row) for row in opened]
+
+    def in_blocks(self, spans: Sequence[slice] | None, most: int) -> bool:
+        """Whether what each stage needs of the matrices is `most` entries at most, all together.
+
+        It is then computed stage by stage, and in whole for all alike otherwise.
+        """
+        sizes = [span.stop - span.start for span in spans or ()]
+        self._apart = sum(a * b for a, b in pairwise(sizes)) <= most
+        return self._apart
+
+    def load(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Shape [ends, starts]: T_s[j, i] for stage position `stage`; read only."""
+        before, after = _neighbours(self.problem, stage)
+        links = _link(self.problem, before, stage), _link(self.problem, stage, after)
+        kind = int(self.problem.device_kind[stage])
+
+        def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
+            arriving, leaving = self._round_trip(before, stage), self._round_trip(stage, after)
+            return (self._load(kind, arriving, leaving, ends, starts),)
+
+        (load,) = self._block((kind, *links), ends, starts, computed)
+        return load
+
+    def _round_trip(self, source: int, destination: int) -> FloatArray:
+        """Shape [v]: seconds of each value there and back; each distinct link once."""
+        link = _link(self.problem, source, destination)
+        if link not in self._trips:
+            self._trips[link] = round_trip_seconds(self.problem, source, destination)
+        return self._trips[link]
+
+    def memory(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Peak bytes of stage position `stage` where it ends and starts there."""
+        held, saved = self._block(("memory",), ends, starts, self._memory)
+        peak: FloatArray = saved * float(self.problem.in_flight[stage])
+        peak += held
+        return peak
+
+    def _block(
+        self,
+        kind: tuple[object, ...],
+        ends: slice,
+        starts: slice,
+        computed: Callable[[IntArray, IntArray], tuple[FloatArray, ...]],
+    ) -> tuple[FloatArray, ...]:
+        """Those rows and columns of what `computed` makes, which is kept for the next to ask."""
+        apart = (ends.start, ends.stop, starts.start, starts.stop) if self._apart else ()
+        if (kind, apart) not in self._blocks:
+            rows, columns = (ends, starts) if self._apart else (slice(None), slice(None))
+            made = computed(self.candidates[rows], self.candidates[columns])
+            self._blocks[kind, apart] = made
+        made = self._blocks[kind, apart]
+        return made if self._apart else tuple(matrix[ends, starts] for matrix in made)
+
+    def _memory(self, ends: IntArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Shape [ends, starts] each: bytes held throughout, and a micro-batch in flight."""
+        held, saved = (Grid(ends, starts) for _ in range(2))
+        held.touched(self.line.weights, self.problem.weight_bytes)
+        saved.touched(self.line.saved, self.problem.saved_bytes)
+        workspace = self.problem.workspace_bytes[self.line.order]
+        return held.sum() + range_maximum(workspace, ends, starts), saved.sum()
+
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """T_s for stages that end and start there, infinity where one is empty or does not fit."""
+        load = self.load(stage, ends, starts).copy()
+        limit = self.problem.memory_limit_bytes[stage]
+        if np.isfinite(limit):
+            load[self.memory(stage, ends, starts) > limit * LIMIT_TOLERANCE] = np.inf
+        return self._forwards(load, ends, starts)
+
+    def within(self, upper: float) -> BoolArray:
+        """Shape [k + 1, q]: where stage s may begin if no stage computes more than `upper`."""
+        kinds = np.unique(self.problem.device_kind).tolist()
+        each = (self.problem.forward_seconds + self.problem.backward_seconds)[kinds].min(axis=0)
+        work = np.concatenate([[0.0], np.cumsum(each[self.line.order])])
+        before, room = work[self.candidates], np.arange(self.problem.n_stages + 1)[:, None] * upper
+        early: BoolArray = before <= room * SLACK
+        late: BoolArray = work[-1] - before <= room[::-1] * SLACK
+        return early & late
+
+    def _forwards(self, cost: FloatArray, ends: slice, starts: slice) -> FloatArray:
+        """`cost` with infinity where a stage would end before, or where, it starts."""
+        end, start = np.arange(ends.start, ends.stop)[:, None], np.arange(starts.start, starts.stop)
+        cost[end < start] = np.inf
+        cost[end == start] = 0.0 if self.problem.allow_empty else np.inf
+        return cost
+
+    def open_boundaries(self) -> BoolArray:
+        """Shape [k + 1, q]: whether the pins let stage s begin at each boundary."""
+        low, high = pin_windows(self.problem, self.line.order)
+        opened: BoolArray = self.candidates >= low[:, None]
+        return opened & (self.candidates <= high[:, None])
+
+    def _load(
+        self, kind: int, arriving: FloatArray, leaving: FloatArray, ends: IntArray, starts: IntArray
+    ) -> FloatArray:
+        line, grid = self.line, Grid(ends, starts)
+        grid.touched(line.values, arriving)
+        grid.holds(line.producer, leaving - arriving)
+        grid.contained(line.values, -leaving)
+        grid.touched(line.weights, self.problem.weight_sync_seconds)
+        grid.contained(line.weights, -self.problem.weight_sync_seconds)
+        compute = line.seconds(kind)
+        transfers = grid.sum()
+        np.maximum(transfers, 0.0, out=transfers)
+        load: FloatArray = transfers + (compute[ends, None] - compute[starts])
+        return load
+
+
+class Relieved(StageCosts):
+    """Adds the seconds that buy the memory an interval lacks."""
+
+    def __init__(self, line: LinearOrder, candidates: IntArray, relief: Relief) -> None:
+        super().__init__(line, candidates)
+        self._grain = relief.grain_bytes
+        self._freed = _prefix(relief.freed_bytes, line.order)[candidates]
+        self._seconds = [_prefix(row, line.order)[candidates] for row in relief.seconds]
+        self._replay = relief.replay_bytes[line.order]
+
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """T_s with what recomputation adds, infinity where even all of it leaves too little."""
+        needed = self.memory(stage, ends, starts)
+        needed -= self.problem.memory_limit_bytes[stage]
+        fits = needed <= 0
+        needed += range_maximum(self._replay, self.candidates[ends], self.candidates[starts])
+        needed /= max(float(self.problem.in_flight[stage]), 1.0)
+        freed = _between(self._freed, ends, starts)
+        too_little = (needed > freed) & ~fits
+        if self._grain:
+            needed /= self._grain
+            np.ceil(needed, out=needed)
+            needed *= self._grain
+            np.minimum(needed, freed, out=needed)
+        freed[freed <= 0] = 1.0
+        needed /= freed
+        needed *= _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
+        needed[fits] = 0.0
+        needed[too_little] = np.inf
+        needed += self.load(stage, ends, starts)
+        return self._forwards(needed, ends, starts)
+
+
+class MissingBytes(StageCosts):
+    """Counts the bytes an interval lacks in place of its seconds."""
+
+    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
+        """Bytes above the stage's limit, infinity where the interval is empty."""
+        limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
+        missing = np.maximum(self.memory(stage, ends, starts) - limit, 0.0)
+        return self._forwards(missing, ends, starts)
+
+    def within(self, upper: float) -> BoolArray:
+        """Anywhere: bytes missing do not add up."""
+        return np.ones((self.problem.n_stages + 1, len(self.candidates)), dtype=bool)
+
+
+def _prefix(figure: FloatArray, order: IntArray) -> FloatArray:
+    """Shape [n + 1]: the sum of figure [n] over the first positions."""
+    return np.concatenate([[0.0], np.cumsum(figure[order])])
+
+
+def _between(prefix: FloatArray, ends: slice, starts: slice) -> FloatArray:
+    """The sum of every interval that ends and starts there."""
+    return prefix[ends, None] - prefix[starts]
+
+
+def pin_windows(problem: Problem, order: IntArray) -> tuple[IntArray, IntArray]:
+    """Shape [k + 1] each: the first and last position where stage s may begin, as pins allow."""
+    pins = problem.pins[order]
+    pinned = np.flatnonzero(pins >= 0)
+    begins = np.arange(problem.n_stages + 1)[:, None]
+    low = np.where(pins[pinned] < begins, pinned + 1, 0).max(axis=1, initial=0)
+    high = np.where(pins[pinned] >= begins, pinned, len(order)).min(axis=1, initial=len(order))
+    high[0], low[-1] = 0, len(order)
+    return low, high
+
+
+def _neighbours(problem: Problem, stage: int) -> tuple[int, int]:
+    """The stages next to one; at an end, the one neighbour twice; itself where it is alone."""
+    last = problem.n_stages - 1
+    before = stage - 1 if stage else min(1, last)
+    after = stage + 1 if stage < last else max(last - 1, 0)
+    return before, after
+
+
+def _link(problem: Problem, source: int, destination: int) -> tuple[float, ...]:
+    """What tells one link from another, both ways."""
+    return tuple(
+        float(figure[ends])
+        for figure in (problem.link_latency_seconds, problem.link_seconds_per_byte)
+        for ends in ((source, destination), (destination, source))
+    )
+
+
+def _span(opened: BoolArray) -> slice:
+    """From the first open boundary to the last."""
+    indices = np.flatnonzero(opened)
+    return slice(int(indices[0]), int(indices[-1]) + 1)
