@@ -22,6 +22,7 @@ from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import Lengths
+from stagecut.frontend.inference import refuse_inference_mode
 from stagecut.frontend.keeping import kept
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
@@ -142,7 +143,8 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
 
     def attempt() -> torch.export.ExportedProgram:
         repeating = recorder.repeating() if recorder else contextlib.nullcontext()
-        looks = [subject.asked.look, *([refuse_own_backward] if model.training else [])]
+        trains = [refuse_own_backward, refuse_inference_mode] if model.training else []
+        looks = [subject.asked.look, *trains]
         with (
             _quiet(),
             kept(model, subject.changed),
