@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx import traceback
-from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from stagecut.frontend.sources import users_line
 from stagecut.ir.errors import TraceError
@@ -47,6 +47,7 @@ class Regions:
     def __init__(self) -> None:
         self.hooks: list[Any] = []
         """Of the regions met, in order; kept, so that no two have one identity."""
+        self.recognised = recognised()
 
     def look(self, func: Any, frame: FrameType) -> None:
         """Refuses a call that starts a reentrant region.
@@ -59,18 +60,38 @@ class Regions:
 
     def mark(self) -> AbstractContextManager[None] | None:
         """What a call of the present region runs in; None outside of all."""
-        region = self._region()
+        region = self._region() if self.recognised else None
         return None if region is None else traceback.annotate({_MARK: region})
 
     def _region(self) -> int | None:
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-        if not hooks or not hooks[0].__qualname__.startswith("_checkpoint_hook"):
+        hooks = _hooks()
+        if hooks is None:
             return None
         for number in range(len(self.hooks) - 1, -1, -1):
             if self.hooks[number] is hooks[0]:
                 return number
         self.hooks.append(hooks[0])
         return len(self.hooks) - 1
+
+
+def recognised() -> bool:
+    """Whether this torch shows which ops a checkpointed region holds."""
+    seen: list[Any] = []
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        seen.append(_hooks())
+        return x
+
+    with torch.enable_grad():
+        checkpoint(region, torch.zeros(()), use_reentrant=False, preserve_rng_state=False)
+    return seen != [None]
+
+
+def _hooks() -> Any:
+    """The pair of hooks of the checkpointed region that runs; None outside of all."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(False) if top else None
+    return hooks if hooks and hooks[0].__qualname__.startswith("_checkpoint_hook") else None
 
 
 def _refuse_reentrant(frame: FrameType | None) -> None:

@@ -15,6 +15,7 @@ from stagecut.frontend.align import NoMatch, align, refuse_eval
 from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
 from stagecut.frontend.asks import asking_lines
 from stagecut.frontend.checking import check_repeats
+from stagecut.frontend.checkpoints import recognised
 from stagecut.frontend.example import QUIET, Example, prepare
 from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
@@ -98,7 +99,7 @@ def _traced(
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
-    notes = (*graph.notes, *_notes(around), *_frozen(model, graph.inputs))
+    notes = (*graph.notes, *_notes(around, training), *_frozen(model, graph.inputs))
     graph = replace(graph, notes=notes)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
@@ -122,12 +123,17 @@ def _account(around: Around) -> str:
     return f"{whole}: {reasons}" if ways and reasons else whole
 
 
-def _notes(around: Around) -> list[str]:
+def _notes(around: Around, training: bool) -> list[str]:
     notes = [f"traced with {_account(around)}"] if around.means.opaque else []
     if around.means.frozen_draws and around.drew:
         notes.append(
             "forward draws from Python's or numpy's generator: every step keeps what the trace "
             "drew; draw with torch.rand"
+        )
+    if training and not recognised():
+        notes.append(
+            f"torch {torch.__version__} does not show what activation checkpointing covers: the "
+            "stages keep what the model's own checkpoints would compute again; choose recompute="
         )
     return notes + [
         f"forward decides by data at {decision}: a micro-batch that decides otherwise raises"

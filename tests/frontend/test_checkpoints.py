@@ -96,6 +96,15 @@ def test_each_region_is_a_group_of_its_own() -> None:
     assert list(by_block.values()) == [{i} for i in range(6)]
 
 
+def test_where_torch_hides_the_regions_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any("checkpointing" in note for note in trace(Deep(True), (), inputs()).graph.notes)
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    graph = trace(Deep(True), (), inputs()).graph
+    assert any("does not show what activation checkpointing covers" in n for n in graph.notes)
+    assert not any(isinstance(c, Recompute) for op in graph.ops for c in op.context)
+    assert_trains_alike(Deep(True), inputs(), 2)
+
+
 def test_it_still_saves_memory() -> None:
     batch, unsplit = inputs(), Deep(True)
     plain, saving = (pipe_of(Deep(saves), batch) for saves in (False, True))
