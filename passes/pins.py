@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from stagecut.ir.errors import ArgumentError, InfeasibleError
-from stagecut.ir.graph import Graph
+from stagecut.ir.graph import Graph, Op, op_refs
 from stagecut.passes.groups import Clustering
+from stagecut.passes.users import alias_classes, names_written
 
 
 def pins_of_ops(graph: Graph, pins: Mapping[str, int], n_stages: int) -> tuple[int, ...]:
@@ -73,7 +75,21 @@ def _conflict(graph: Graph, ops: tuple[int, ...], pin_of_op: tuple[int, ...]) ->
     places = " and ".join(
         f"{op.scope or op.name} to stage {stage}" for stage, op in sorted(first.items())
     )
+    shared = _written_weights(graph, [graph.ops[op] for op in ops])
+    share = f"share {', '.join(shared)}, which" if shared else "share a tensor that"
     return (
-        f"pinned apart but inseparable: {places} (they share a tensor that one of them writes, "
+        f"pinned apart but inseparable: {places} (they {share} one of them writes, "
         "or each needs what the other makes); pin them to one stage"
     )
+
+
+def _written_weights(graph: Graph, ops: Sequence[Op]) -> list[str]:
+    """The weights and buffers that some of the ops write and that several modules use."""
+    classes = alias_classes(graph)
+    written = {classes.get(name, name) for name in names_written(ops)}
+    scopes: dict[str, set[str]] = defaultdict(set)
+    for op in ops:
+        for ref in op_refs(op):
+            scopes[classes.get(ref.name, ref.name)].add(op.scope)
+    shared = {name for name in written if len(scopes[name]) > 1}
+    return [w.name for w in graph.weights if classes.get(w.name, w.name) in shared]

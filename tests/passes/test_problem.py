@@ -316,7 +316,7 @@ def test_contradicting_pins_are_explained() -> None:
         ),
         BUFFERS,
     )
-    with pytest.raises(InfeasibleError, match=r"m to stage 0 and k to stage 1"):
+    with pytest.raises(InfeasibleError, match=r"m to stage 0 and k to stage 1 \(they share n, wh"):
         built(graph, 2, {"m": 0, "k": 1})
     with pytest.raises(InfeasibleError, match="output"):
         built(graph_of_text(LINE, WEIGHTS), 2, {"second": 0})
