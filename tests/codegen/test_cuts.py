@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -153,11 +154,61 @@ class Container(Base):
         return Pair(h, [self.l[2](h), None])
 
 
+class WrittenLater(Base):
+    """A view taken before its base is written, whole and in part."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.l[0](x)
+        left, side = h[:, :2], torch.tanh(self.l[1](x))
+        h.add_(1.0)
+        h[:, 3:].mul_(2.0)
+        h = h.sum(1, keepdim=True) + left.sum(1, keepdim=True)
+        return self.l[3](torch.tanh(self.l[2](side)) * h)
+
+
+class WrittenThrough(Base):
+    """Every layer's result is written through a view, and by what the view shows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.l:
+            x = layer(x)
+            flat = x.view(-1)
+            flat.mul_(0.5)
+            x = torch.tanh(x) * 1.0
+            x.mul_(flat[0])
+        return x
+
+
+class TwiceWritten(Base):
+    """One batch norm called at two places: it moves its statistics twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(self.l[0](x))
+        h = self.norm(self.l[2](torch.tanh(self.l[1](h))))
+        h = torch.tanh(self.l[3](torch.tanh(h)))
+        return torch.sigmoid(h @ self.l[3].weight)
+
+
+class WithoutGradient(Base):
+    """Floating values that no gradient goes through, used by later layers beside others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.l[0](x))
+        scale, norm = h.detach(), h.detach().norm(dim=1, keepdim=True)
+        for layer in self.l[1:]:
+            h = torch.tanh(layer(h)) * scale + norm
+        return h
+
+
 KINDS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         Complex, Scalars, Empty, Boolean, Strided, InPlaceView, EarlyOutput, Twice, Unused,
-        Frozen, Container,
+        Frozen, Container, WrittenLater, WrittenThrough, TwiceWritten, WithoutGradient,
     )
 }  # fmt: skip
 
@@ -167,6 +218,58 @@ KINDS: dict[str, type[nn.Module]] = {
 def test_trains_alike(kind: str, n_stages: int) -> None:
     model = KINDS[kind]()
     assert_trains_alike(model, {"x": torch.randn(4, D)}, n_stages, method="uniform")
+
+
+def test_a_stage_may_begin_by_writing_what_it_received() -> None:
+    """A received value is a leaf, which autograd lets nobody write."""
+
+    class Writes(nn.Module):
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            return h.mul_(2.0).add_(h.detach())
+
+    model = nn.Sequential(nn.Linear(D, D), Writes(), nn.Linear(D, D), Writes(), nn.Linear(D, D))
+    pins = {"0": 0, "1": 1, "2": 1, "3": 2, "4": 2}
+    assert_trains_alike(model, {"input": torch.randn(4, D)}, 3, pins=pins)
+
+
+def test_an_input_that_forward_writes_is_the_callers_as_in_the_model() -> None:
+    class Writes(Base):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2.0)
+            return self.l[2](torch.tanh(self.l[1](torch.tanh(self.l[0](x)))))
+
+    model, example, x = Writes(), torch.randn(4, D), torch.randn(4, D)
+    before, own = example.clone(), x.clone()
+    pipe = pipe_of(model, {"x": example}, 2)
+    assert torch.equal(example, before)
+    torch.testing.assert_close(pipe.train_step(x), mean_square(model(own)).detach())
+    assert torch.equal(x, own)
+
+
+def test_no_gradient_goes_back_to_where_nothing_trains() -> None:
+    pipe = pipe_of(Frozen(), {"x": torch.randn(4, D)}, 4, method="uniform")
+    edges = [(e.source, e.destination, e.gradient) for e in pipe.program.edges]
+    assert edges == [(0, 1, False), (1, 2, False), (2, 3, True)]
+
+
+def test_a_table_that_lookups_renormalise() -> None:
+    class Renormed(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, D, max_norm=1.0)
+            nn.init.constant_(self.table.weight, 5.0)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            h = self.table(ids)
+            for layer in self.l:
+                h = torch.tanh(layer(h))
+            return h
+
+    model, ids = Renormed(), torch.arange(8).view(4, 2)
+    unsplit = copy.deepcopy(model)
+    assert_trains_alike(model, {"ids": ids}, 2, method="uniform")
+    unsplit(ids)
+    torch.testing.assert_close(model.table.weight, unsplit.table.weight, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("n_stages", [2, 4])

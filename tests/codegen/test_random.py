@@ -66,3 +66,12 @@ def test_each_random_op_reseeds_with_its_number() -> None:
 
 def test_what_does_not_draw_does_not_reseed() -> None:
     assert "reseed" not in sources(pipe_of(nn.Sequential(nn.Linear(6, 6)), {"input": X["x"]}, 1))
+
+
+def test_a_compiled_stage_is_one_graph_and_not_reseeded() -> None:
+    pipe = pipe_of(Dropped(), X, 2)
+    stage = pipe.runtime.runners[0].module
+    stage.seed = 3
+    assert torch.equal(stage(X["x"])[0], stage(X["x"])[0])
+    compiled = torch.compile(stage, fullgraph=True, backend="eager")
+    assert not torch.equal(compiled(X["x"])[0], compiled(X["x"])[0])

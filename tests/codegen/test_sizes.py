@@ -31,7 +31,33 @@ class Positions(nn.Module):
         return self.layers[2](pooled) * (length + 1) + torch.full((rows, 1), 0.5) * length
 
 
-@pytest.mark.parametrize("n_stages", [1, 2, 3])
+class Derived(nn.Module):
+    """Halves, products, powers and lists of a length, used where the length itself is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 6)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows, length = ids.shape
+        h = torch.tanh(self.layers[0](self.embed(ids))) / length**0.5
+        h = h.view(rows, length, 2, 3).transpose(1, 2).reshape(rows, 2 * length, 3)
+        h = self.layers[1](h.reshape(rows, length, 6)[:, : length // 2 + 1]).sum(1)
+        h = self.layers[2](torch.tanh(h)) * (length // 2) + torch.sym_float(length)
+        return torch.cat([h.unsqueeze(1), h.new_zeros(rows, length - length // 2, 6)], 1)
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 4])
+def test_numbers_made_of_sizes(n_stages: int) -> None:
+    model = Derived()
+    pipe = assert_trains_alike(model, IDS, n_stages, method="uniform")
+    for rows, length in ((1, 5), (3, 4), (6, 11)):
+        ids = torch.randint(0, 9, (rows, length))
+        torch.testing.assert_close(pipe.train_step(ids), mean_square(model(ids)).detach())
+
+
+@pytest.mark.parametrize("n_stages", [1, 2, 3, 4])
 def test_every_stage_knows_its_sizes(n_stages: int) -> None:
     model = Positions()
     pipe = assert_trains_alike(model, IDS, n_stages, method="uniform")

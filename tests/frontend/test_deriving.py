@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from stagecut.frontend.deriving import derive_example
+from tests.codegen.running import assert_trains_alike
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "vectors": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), (2, 6)),
@@ -60,3 +61,17 @@ def test_partition_with_the_models_own_inputs() -> None:
                            bos_token_id=1, eos_token_id=2)  # fmt: skip
     plan = stagecut.partition(hf.GPT2LMHeadModel(config), 2)
     assert any("input_ids (3, 5)" in note for note in plan.data.notes)
+
+
+def test_a_cache_among_the_outputs_is_left_out() -> None:
+    import transformers as hf
+
+    config = hf.GPT2Config(vocab_size=32, n_layer=2, n_embd=8, n_head=2, n_positions=8,
+                           resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+                           bos_token_id=1, eos_token_id=2)  # fmt: skip
+    model, ids = hf.GPT2LMHeadModel(config), torch.randint(3, 32, (4, 6))
+    assert config.use_cache
+    inputs = {"input_ids": ids, "labels": ids}
+    pipe = assert_trains_alike(model, inputs, 2, lambda out: out.loss)
+    assert pipe.eval()(**inputs).past_key_values is None
+    assert config.use_cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +104,34 @@ def test_parametrized_weights_keep_their_names(kind: str) -> None:
     pipe = assert_trains_alike(model, {"input": X["x"]}, 2)
     assert {n for n, _ in pipe.named_parameters()} == {n for n, _ in model.named_parameters()}
     assert "0.parametrizations.weight.original" in " ".join(pipe.state_dict())
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated in favor of")
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm"])
+def test_the_norms_of_old_that_work_by_hooks(kind: str) -> None:
+    def build() -> nn.Module:  # such a model cannot be copied
+        torch.manual_seed(0)
+        norm = getattr(nn.utils, kind)
+        return nn.Sequential(norm(nn.Linear(6, 6)), nn.Tanh(), norm(nn.Linear(6, 6)))
+
+    model, unsplit = build(), build()
+    loss = mean_square(unsplit(X["x"]))
+    loss.backward()
+    pipe = pipe_of(model, {"input": X["x"]}, 2)
+    assert_close(pipe.train_step(X["x"]), loss.detach())
+    assert pipe.state_dict().keys() == unsplit.state_dict().keys()
+    gradients = {name: p.grad for name, p in pipe.named_parameters()}
+    assert_close(gradients, {name: p.grad for name, p in unsplit.named_parameters()})
+    assert_close(dict(model.named_buffers()), dict(unsplit.named_buffers()))
+
+
+def test_timing_a_model_leaves_its_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    norm = nn.utils.parametrizations.spectral_norm
+    model = nn.Sequential(norm(nn.Linear(6, 6)), nn.BatchNorm1d(6), nn.Linear(6, 6))
+    before = copy.deepcopy(dict(model.state_dict()))
+    stagecut.partition(model, 2, (X["x"],), cluster="CPU", cost="measured")
+    assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
 def test_spectral_vectors_of_the_original_move_by_training_alone() -> None:
@@ -205,6 +235,21 @@ def test_equal_inputs_stay_two() -> None:
     } & {"x", "y"}
     pipe = pipe_of(model, {"x": x, "y": x}, 1)
     assert_close(pipe.train_step(x, y), mean_square(model(x, y)).detach())
+
+
+def test_inputs_that_share_storage_stay_their_own() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor, more: dict[str, Any]) -> torch.Tensor:
+            return self.a(2 * x + more["y"][0]) * more["part"][:, :1]
+
+    model, x = Sum(), torch.randn(4, 6)
+    pipe = pipe_of(model, {"x": x, "more": {"y": [x], "part": x[:, :3]}}, 1)
+    other = {"y": [torch.randn(4, 6)], "part": torch.randn(4, 3)}
+    assert_close(pipe.train_step(x, other), mean_square(model(x, other)).detach())
 
 
 def test_buffers_are_written_once_a_microbatch() -> None:
