@@ -43,6 +43,17 @@ def test_a_model_trains_on_its_own_loss(tmp_path: Path) -> None:
     assert 1.0 < losses[0] < 5.0  # ln 11 is 2.4: a cross-entropy, no mean square
 
 
+def test_stages_import_classes_where_that_is_allowed(shell: Shell, tmp_path: Path) -> None:
+    options = ("export", f"{TINY}:branching", "-n", "2", "-o", str(tmp_path / "stages"))
+    assert "cannot be traced" in shell.refused(*options, "--frontend", "export")
+    assert "allow_imports" in shell.refused(*options)
+    assert stagecut(*options, "--allow-imports").returncode == 0
+    run = ("run", str(tmp_path / "stages"), "-n", "2", "--steps", "1")
+    result = stagecut(*run, "--allow-imports")
+    assert result.returncode == 0, result.stderr
+    assert len(_losses(result.stdout)) == 1
+
+
 def test_a_run_with_the_wrong_number_of_processes_is_refused(shell: Shell, exported: Path) -> None:
     text = shell.refused("run", str(exported), "-n", "3", "--steps", "1")
     assert "was exported for 2 devices; run it with -n 2" in text

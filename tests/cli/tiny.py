@@ -49,3 +49,8 @@ def own_loss() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 def untraceable() -> tuple[nn.Module, tuple[Any, ...]]:
     return Untraceable(), (torch.randn(2, 8),)
+
+
+def branching() -> tuple[nn.Module, tuple[Any, ...]]:
+    """One of three modules cannot be traced, and runs as it is."""
+    return nn.Sequential(nn.Linear(8, 8), Untraceable(), nn.Linear(8, 8)), (torch.randn(2, 8),)

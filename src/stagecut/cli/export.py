@@ -25,12 +25,15 @@ def export(
     microbatches: options.Microbatches = None,
     method: options.Method = "auto",
     memory_limit: options.MemoryLimit = None,
+    frontend: options.Frontend = "auto",
+    allow_imports: options.AllowImports = False,
     rows: options.Rows = 4,
     length: options.Length = None,
 ) -> None:
     """Plan a pipeline and write its stages: one readable .py and one .safetensors each.
 
-    The files need torch alone. hf:NAME models get random weights; hf:FOLDER keeps the folder's.
+    The files need torch alone, and with --allow-imports your own classes. hf:NAME models get random
+    weights; hf:FOLDER keeps the folder's.
 
     Example:
 
@@ -39,10 +42,10 @@ def export(
     plan, loaded = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(devices, cluster, schedule, microbatches, method, memory_limit),
+        Request(devices, cluster, schedule, microbatches, method, memory_limit, frontend=frontend),
         weights=True,
     )
-    plan.export(output, loaded.model)
+    plan.export(output, loaded.model, allow_imports=allow_imports)
     console = Console(highlight=False)
     for path in sorted(output.iterdir()):
         console.print(f"{path}  {bytes_text(path.stat().st_size)}")

@@ -155,6 +155,23 @@ Dtype = Annotated[
         "TF32 in convolutions and recurrent layers alone.",
     ),
 ]
+Frontend = Annotated[
+    str,
+    typer.Option(
+        "--frontend",
+        metavar="NAME",
+        help="How to trace: export, the whole model; symbolic, around modules that cannot be "
+        "traced; recorded, with decisions by data as the example takes them, each checked in every "
+        "step; [bold]auto[/bold], the first that works.",
+    ),
+]
+AllowImports = Annotated[
+    bool,
+    typer.Option(
+        "--allow-imports",
+        help="Let the stages import those of your classes that could not be traced.",
+    ),
+]
 Rows = Annotated[
     int, typer.Option("--rows", metavar="N", min=1, help="hf: models only: rows of a micro-batch.")
 ]

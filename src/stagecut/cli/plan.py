@@ -27,6 +27,7 @@ def plan(
     cost: options.Cost = "roofline",
     optimizer: options.Optimizer = "adamw",
     dtype: options.Dtype = None,
+    frontend: options.Frontend = "auto",
     rows: options.Rows = 4,
     length: options.Length = None,
     save: options.Save = None,
@@ -73,6 +74,7 @@ def plan(
             batch_size,
             replicas,
             optimizer,
+            frontend,
         ),
         weights=False,
     )

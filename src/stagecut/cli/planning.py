@@ -30,6 +30,7 @@ class Request:
     batch_size: int | None = None
     replicas: int | str = 1
     optimizer: str = "adamw"
+    frontend: str = "auto"
 
 
 def make_plan(
@@ -63,6 +64,7 @@ def make_plan(
             batch_size=request.batch_size,
             replicas=request.replicas,
             optimizer=request.optimizer,
+            frontend=request.frontend,
             training=request.schedule != "forward",
         )
     return plan, loaded

@@ -49,6 +49,8 @@ class Job:
     world_size: int
     compare: bool = False
     """Whether predictions are to be compared with what happens."""
+    allow_imports: bool = False
+    """Whether an export folder's stages may import the user's classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ def _compare(
 
 def _pipe(job: Job) -> Pipeline:
     if job.spec is None:
-        return stagecut.pipeline(job.source, loss_fn=mean_loss)
+        return stagecut.pipeline(job.source, loss_fn=mean_loss, allow_imports=job.allow_imports)
     torch.manual_seed(0)
     model = load_model(job.spec, job.example, weights=True).model
     return stagecut.pipeline(stagecut.Plan.load(job.source), model, loss_fn=mean_loss)

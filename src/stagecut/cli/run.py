@@ -43,6 +43,8 @@ def run(
             "--compare", help="Say how well the plan predicted each stage's times and memory."
         ),
     ] = False,
+    frontend: options.Frontend = "auto",
+    allow_imports: options.AllowImports = False,
     rows: options.Rows = 2,
     length: options.Length = 64,
 ) -> None:
@@ -64,15 +66,16 @@ def run(
     if schedule == "forward":
         raise ArgumentError("run trains, and the schedule forward is of inference; take another")
     if (Path(model) / "plan.json").is_file():
-        _run_export(Path(model), devices, steps, compare)
+        _run_export(Path(model), devices, steps, compare, allow_imports)
     else:
         request = Request(
-            devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute
-        )
+            devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute,
+            frontend=frontend,
+        )  # fmt: skip
         _run_model(model, Example(rows, length), request, steps, compare)
 
 
-def _run_export(source: Path, n_given: int, steps: int, compare: bool) -> None:
+def _run_export(source: Path, n_given: int, steps: int, compare: bool, allow_imports: bool) -> None:
     n_devices = max(load_plan((source / "plan.json").read_text()).device_of_stage) + 1
     if n_devices != n_given:
         raise ArgumentError(
@@ -82,7 +85,12 @@ def _run_export(source: Path, n_given: int, steps: int, compare: bool) -> None:
     from stagecut.cli.launch import Job, launch
 
     with tempfile.TemporaryDirectory(prefix="stagecut-") as folder:
-        launch(Job(None, Example(0, None), source, {}, steps, Path(folder), n_devices, compare))
+        launch(
+            Job(
+                None, Example(0, None), source, {}, steps, Path(folder), n_devices, compare,
+                allow_imports,
+            )
+        )  # fmt: skip
 
 
 def _run_model(spec: str, example: Example, request: Request, steps: int, compare: bool) -> None:
