@@ -22,8 +22,8 @@ from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import Lengths
-from stagecut.frontend.inference import refuse_inference_mode
 from stagecut.frontend.keeping import kept
+from stagecut.frontend.lost import refuse_assigned_data, refuse_inference_mode
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
@@ -144,7 +144,7 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
     def attempt() -> torch.export.ExportedProgram:
         repeating = recorder.repeating() if recorder else contextlib.nullcontext()
         trains = [refuse_own_backward, refuse_inference_mode] if model.training else []
-        looks = [subject.asked.look, *trains]
+        looks = [subject.asked.look, refuse_assigned_data, *trains]
         with (
             _quiet(),
             kept(model, subject.changed),

@@ -169,27 +169,6 @@ def test_in_the_models_own_forward_it_is_refused_with_its_line(name: str) -> Non
     assert len(str(told.value).splitlines()) < 5
 
 
-class Infers(nn.Module):
-    """A gate in inference mode, which a trace does not show."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():
-            gate = torch.sigmoid(self.a(x))
-        return self.b(x) + gate
-
-
-def test_inference_mode_gives_no_gradients() -> None:
-    with pytest.raises(TraceError, match=r"test_backwards.py:\d+: a trace would lose torch.inf"):
-        trace(Infers(), (), X)
-    assert trace(Infers(), (), X, training=False).graph.ops
-    layers = nn.Sequential(nn.Linear(6, 6), Infers(), nn.Linear(6, 6))
-    assert_trains_alike(layers, {"input": X["x"]}, 2)
-
-
 def test_a_function_without_ops_is_not_lost_silently() -> None:
     class Reverses(Layer):
         def after(self, x: torch.Tensor) -> torch.Tensor:
