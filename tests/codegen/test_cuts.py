@@ -204,11 +204,23 @@ class WithoutGradient(Base):
         return h
 
 
+class OutputWritten(Base):
+    """Outputs made early and written later, a view and its base among them."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        h = self.l[0](x)
+        part, y = h[:, :2], torch.tanh(self.l[1](x))
+        part.mul_(3.0)
+        h.add_(1.0)
+        return {"part": part, "h": h, "y": self.l[3](torch.tanh(self.l[2](y)))}
+
+
 KINDS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
         Complex, Scalars, Empty, Boolean, Strided, InPlaceView, EarlyOutput, Twice, Unused,
         Frozen, Container, WrittenLater, WrittenThrough, TwiceWritten, WithoutGradient,
+        OutputWritten,
     )
 }  # fmt: skip
 

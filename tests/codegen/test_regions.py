@@ -78,8 +78,23 @@ class Decorated(nn.Module):
         return self.layers[3](h)
 
 
+class Switched(nn.Module):
+    """Gradients switched off and on by calls, without a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        gate = torch.sigmoid(self.layers[1](torch.tanh(self.layers[0](x))))
+        torch.set_grad_enabled(before)
+        return self.layers[3](torch.tanh(self.layers[2](x))) * gate
+
+
 @pytest.mark.parametrize("n_stages", [1, 2, 3, 4])
-@pytest.mark.parametrize("kind", [Teacher, Mixed, Reenabled, Decorated])
+@pytest.mark.parametrize("kind", [Teacher, Mixed, Reenabled, Decorated, Switched])
 def test_a_region_may_be_cut_anywhere(kind: type[nn.Module], n_stages: int) -> None:
     assert_trains_alike(kind(), X, n_stages, method="uniform")
 

@@ -133,6 +133,19 @@ def test_dropout_is_replayed(n_microbatches: int) -> None:
     torch.testing.assert_close([p.grad for p in model.parameters()], saving)
 
 
+def test_what_is_replayed_does_not_depend_on_the_number_of_stages() -> None:
+    model, batch, found = Deep(True), inputs(), []
+    for block in model.blocks:
+        block.dropout.p = 0.5
+    for n_stages in (1, 2, 4):
+        model.zero_grad()
+        pipe = pipe_of(model, batch, n_stages, n_microbatches=4)
+        torch.manual_seed(1)
+        loss = pipe.train_step(**batch)
+        found.append((loss, [p.grad.clone() for p in model.parameters()]))
+    torch.testing.assert_close(found[1:], found[:1] * 2)
+
+
 def test_transformers_own_switch() -> None:
     import transformers as hf
 
