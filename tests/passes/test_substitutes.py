@@ -27,4 +27,4 @@ def test_a_grouped_product_costs_one_matrix_a_row() -> None:
     (op,) = [op for op in costed.ops if op.target == "aten._grouped_mm.default"]
     assert op.cost is not None and op.cost.forward.flops == 2 * 6 * 8 * 16
     assert op.cost.backward_weight.flops == 2 * 6 * 8 * 16
-    assert costed.notes == ("ends goes whole to every micro-batch: as declared",)  # no cost is lacking
+    assert costed.notes == ("ends goes whole to every micro-batch: as declared",)
