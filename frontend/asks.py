@@ -1,6 +1,8 @@
-"""Where a model's own code asks whether it is being traced, and may do something else then.
+"""Where a model's own code asks or sets what a trace settles for good.
 
-    if not torch.compiler.is_compiling():     a trace takes the other way, for good
+    if not torch.compiler.is_compiling():     a trace takes the other way
+    if torch.is_grad_enabled():               a trace for training takes this one, in eval too
+    torch.manual_seed(1)                      a trace has no seeds
 
 Libraries ask so to leave out checks, and are trusted with it; in the user's own files the plan
 points at the line.
@@ -21,13 +23,35 @@ from stagecut.frontend.sources import short_path
 _ASKING = frozenset(
     {"is_compiling", "is_exporting", "is_dynamo_compiling", "is_tracing", "is_scripting"}
 )
+_RECORDING = frozenset({"is_grad_enabled"})
+_SEEDING = frozenset({"manual_seed"})
 
 
 def asking_lines(model: nn.Module) -> tuple[str, ...]:
-    """`file:line` of every such question in the classes of the model's modules."""
+    """`file:line` of every question whether a trace runs, in the files of the modules' classes."""
+    return _places(model, _ASKING, methods=False)
+
+
+def recording_lines(model: nn.Module) -> tuple[str, ...]:
+    """`file:line` of every question whether gradients are recorded, in the classes' methods."""
+    return _places(model, _RECORDING, methods=True)
+
+
+def seeding_lines(model: nn.Module) -> tuple[str, ...]:
+    """`file:line` of every call that seeds a generator, in the classes' methods."""
+    return _places(model, _SEEDING, methods=True)
+
+
+def _places(model: nn.Module, names: frozenset[str], *, methods: bool) -> tuple[str, ...]:
     classes = dict.fromkeys(c for m in model.modules() for c in type(m).__mro__)
     files = dict.fromkeys(file for kind in classes for file in _own_file(kind))
-    return tuple(f"{short_path(file)}:{line}" for file in files for line in _lines(file))
+    own = {kind.__name__ for kind in classes}
+    return tuple(
+        f"{short_path(file)}:{line}"
+        for file in files
+        for name, line, owner in _calls(file)
+        if name in names and (owner in own or not methods)
+    )
 
 
 def _own_file(kind: type) -> Iterator[str]:
@@ -40,11 +64,18 @@ def _own_file(kind: type) -> Iterator[str]:
 
 
 @lru_cache(maxsize=256)
-def _lines(file: str) -> tuple[int, ...]:
-    calls = (
-        node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.Call)
-    )
-    return tuple(call.lineno for call in calls if _name(call.func) in _ASKING)
+def _calls(file: str) -> tuple[tuple[str, int, str], ...]:
+    """Name and line of the calls of a file that matter, and the class whose method makes them."""
+    tree = ast.parse(Path(file).read_text())
+    owners = {
+        call: kind.name
+        for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)
+        for method in kind.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"
+        for call in ast.walk(method)
+    }  # fmt: skip
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    named = ((_name(call.func), call.lineno, owners.get(call, "")) for call in calls)
+    return tuple(call for call in named if call[0] in _ASKING | _RECORDING | _SEEDING)
 
 
 def _name(function: ast.expr) -> str:

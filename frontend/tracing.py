@@ -13,7 +13,7 @@ from torch import nn
 from stagecut.frontend import symbols
 from stagecut.frontend.align import NoMatch, align, refuse_eval
 from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
-from stagecut.frontend.asks import asking_lines
+from stagecut.frontend.asks import asking_lines, recording_lines, seeding_lines
 from stagecut.frontend.checking import check_repeats
 from stagecut.frontend.checkpoints import recognised
 from stagecut.frontend.example import QUIET, Example, prepare
@@ -99,7 +99,7 @@ def _traced(
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
-    notes = (*graph.notes, *_notes(around, training), *_frozen(model, graph.inputs))
+    notes = (*graph.notes, *_notes(around, training), *_frozen(model, graph.inputs, training))
     graph = replace(graph, notes=notes)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
@@ -141,7 +141,7 @@ def _notes(around: Around, training: bool) -> list[str]:
     ]
 
 
-def _frozen(model: nn.Module, inputs: Sequence[Input]) -> list[str]:
+def _frozen(model: nn.Module, inputs: Sequence[Input], training: bool) -> list[str]:
     """Python values that the trace took for granted."""
     given = [
         f"{item.path}={item.constant!r}"
@@ -149,9 +149,18 @@ def _frozen(model: nn.Module, inputs: Sequence[Input]) -> list[str]:
         if item.value is None and item.constant is not None and item.path not in QUIET
     ]
     notes = [f"traced with {', '.join(given)}: a step with another value is refused"] * bool(given)
-    return notes + [
+    notes += [
         f"{place} asks whether the model is being traced; the stages do what it does then"
         for place in asking_lines(model)
+    ]
+    notes += [
+        f"{place} asks whether gradients are recorded; the stages always do what it does in "
+        f"{'training' if training else 'inference'}"
+        for place in recording_lines(model)
+    ]
+    return notes + [
+        f"{place} seeds a generator; what the stages draw depends on the step's seed alone"
+        for place in seeding_lines(model)
     ]
 
 

@@ -136,6 +136,39 @@ def test_python_values_that_a_trace_takes_for_granted_are_reported() -> None:
         pipe.train_step(x=X, kind="a")
 
 
+class Trainer:
+    """No part of a model: what it asks and sets is its own matter."""
+
+    def run(self) -> bool:
+        torch.manual_seed(0)
+        return torch.is_grad_enabled()
+
+
+class Settles(nn.Module):
+    """Asks for the mode of autograd, and seeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = Chain(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            x = 2 * x
+        torch.manual_seed(1)
+        return self.body(x + torch.randn_like(x))
+
+
+def test_the_mode_of_autograd_and_seeds_that_a_trace_settles_are_reported() -> None:
+    first = Settles.forward.__code__.co_firstlineno
+    for training, kind in ((True, "training"), (False, "inference")):
+        notes = trace(Settles(), (X,), training=training).graph.notes
+        (asks,) = (note for note in notes if "whether gradients are recorded" in note)
+        assert f"test_frozen.py:{first + 1} " in asks and asks.endswith(kind)
+        (seeds,) = (note for note in notes if "seeds a generator" in note)
+        assert f"test_frozen.py:{first + 3} " in seeds
+
+
 def test_hooks_that_forward_itself_registers_are_taken_off_again() -> None:
     class Installs(nn.Module):
         def __init__(self) -> None:
