@@ -104,6 +104,7 @@ def test_a_range_of_rows_is_recorded_and_checked() -> None:
     model = Picky("rows > 3")
     plan = stagecut.partition(model, 1, (torch.randn(6, 4, 4),), n_microbatches=2)
     assert plan.data.graph.ranges[0] == Range("s0", 4, None)
+    assert "micro-batches of 4 to any number of rows" in " ".join(str(plan).split())
     pipe = stagecut.pipeline(plan, model, loss_fn=mean_square, runtime="local")
     pipe.train_step(torch.randn(8, 4, 4))
     with pytest.raises(ArgumentError, match="the size s0 is 3, the model was traced for 4 to any"):
