@@ -57,12 +57,13 @@ class Bought:
     """No longer saved, a micro-batch in flight."""
     replay_bytes: FloatArray
     """There again while it runs."""
-    enough: bool
-    """Whether all stages fit; those that do not recompute all they can."""
 
 
 def bought(problem: Problem, stage: IntArray, relief: Relief) -> Bought:
-    """What each stage recomputes to stay within its memory, by the rule of the cut above."""
+    """What each stage recomputes to stay within its memory, by the rule of the cut above.
+
+    A stage for which all it can recompute is not enough recomputes all of it.
+    """
     k, limit = problem.n_stages, problem.memory_limit_bytes
     lacking = evaluate(problem, Assignment(stage)).memory_bytes - limit
     replay, clusters = np.zeros(k), np.arange(problem.n)
@@ -72,12 +73,10 @@ def bought(problem: Problem, stage: IntArray, relief: Relief) -> Bought:
     poor = lacking > 0
     needed = np.where(poor, (lacking + replay) / np.maximum(problem.in_flight, 1), 0.0)
     if relief.grain_bytes:
-        whole = np.ceil(needed / relief.grain_bytes) * relief.grain_bytes
-        freed = np.minimum(np.where(needed <= most, whole, needed), most)
-    else:
-        freed = np.minimum(needed, most)
+        needed = np.ceil(needed / relief.grain_bytes) * relief.grain_bytes
+    freed = np.minimum(needed, most)
     share = freed / np.maximum(most, np.finfo(float).tiny)
-    return Bought(seconds * share, freed, np.where(poor, replay, 0.0), bool((needed <= most).all()))
+    return Bought(seconds * share, freed, np.where(poor, replay, 0.0))
 
 
 def lacks_memory(problem: Problem) -> bool:

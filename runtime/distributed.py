@@ -80,7 +80,8 @@ class DistributedRuntime:
                 "an earlier step of this pipeline failed, which closed its connections; make a "
                 "new one: stagecut.pipeline(plan, model, ...)"
             )
-        ranks = range(self.layout.n_ranks) if arrival.training else self._replicas_ranks()
+        mine = self.layout.pipeline(self.replica)
+        ranks = range(self.layout.n_ranks) if arrival.training else mine
         try:
             replicas = [self.layout.replica(rank) for rank in ranks]
             return enter(arrival, self.control[arrival.training], replicas)
@@ -134,9 +135,6 @@ class DistributedRuntime:
         shared = (held.group for held in self.shared)
         for group in {*shared, self.pipeline, self.everyone, *self.control.values()}:
             dist.destroy_process_group(group)
-
-    def _replicas_ranks(self) -> tuple[int, ...]:
-        return self.layout.pipeline(self.replica)
 
     def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The shared weights' gradients of earlier steps, which are summed over ranks already."""

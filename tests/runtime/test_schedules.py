@@ -10,8 +10,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 import stagecut
 from stagecut.ir.errors import ArgumentError, ScheduleError
@@ -29,6 +27,7 @@ from tests.support.equality import (
     train_pipeline,
     train_unsplit,
 )
+from tests.support.flops import Flops
 from tests.support.ranks import results, run_ranks
 
 TRAINING = [name for name in SCHEDULES if name != "forward"]
@@ -60,21 +59,6 @@ def built(name: str) -> Case:
 
 def example(case: Case) -> tuple[torch.Tensor, ...]:
     return tuple(x[:2] for x in case.args)
-
-
-class Flops(TorchDispatchMode):
-    """Counts without torch's tracker of modules, which cannot follow autograd.grad."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=made)
-        return made
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch.testing import assert_close
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 import stagecut
+from tests.support.flops import Flops
 from tests.zoo.checking import MICROBATCHES, parts, traced_once
 from tests.zoo.entry import Entry
 from tests.zoo.table import QUICK, ZOO
@@ -31,21 +28,6 @@ def test_the_halves_add_up_to_the_whole(name: str) -> None:
     assert set(divided) == set(whole)
     for weight, gradient in whole.items():
         assert_close(divided[weight], gradient)
-
-
-class Flops(TorchDispatchMode):
-    """Adds up torch's formulas, without the hooks by which FlopCounterMode tells modules apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
-        if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=made)
-        return made
 
 
 def step(entry: Entry, schedule: str) -> tuple[dict[str, torch.Tensor], int]:
