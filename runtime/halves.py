@@ -17,6 +17,8 @@ Some branches are entered in the input half already, and go on from there in the
 - those of nodes that compute all their gradients at once, whatever is asked for (`INDIVISIBLE`:
   fused recurrent layers and attention; Python functions, which may);
 - all of a stage that recomputes some of its forward: every restart would recompute it once more;
+- those that share weights with one that leads into another's beginning (a GRU's recurrent bias:
+  used before the state has a gradient, and after): they run to their weights at once;
 - those that a second node enters as well: from the first of them, autograd would find a second way,
   through the trunk. `FreshAliases` gives every use of a weight an edge of its own, which leaves
   values that a stage computes beside its inputs and uses at several depths.
@@ -162,10 +164,12 @@ class _Graph:
 
     def entries(self, restarts: bool) -> tuple[list[GradientEdge], list[Restart]]:
         """The branches entered in the input half, and the nodes where the others begin."""
-        early: dict[Edge, None] = {}
+        whole, weights = self._nested()
+        apart = self.trunk | whole
+        early: dict[Edge, None] = {(weight, 0): None for weight in weights}
         found = []
         for node in reversed(self.edges):
-            branches = [edge for edge in self.edges[node] if edge[0] not in self.trunk]
+            branches = [edge for edge in self.edges[node] if edge[0] not in apart]
             if node not in self.trunk or not branches:
                 continue
             shared = any(self.parents[after] > 1 for after, _ in branches)
@@ -174,6 +178,44 @@ class _Graph:
             else:
                 found.append(self._restart(node, dict.fromkeys(branches)))
         return [GradientEdge(*edge) for edge in early], found
+
+    def _nested(self) -> tuple[set[Node], dict[Node, None]]:
+        """Where branches begin that share weights with one that leads into another's beginning.
+
+        The gradient at an inner beginning would hold what came through the outer one, which would
+        come again from there; so such branches run to their weights at once, the second result.
+        """
+        begins = {
+            after: None
+            for node in self.edges if node in self.trunk
+            for after, _ in self.edges[node] if after not in self.trunk
+        }  # fmt: skip
+        below: set[Node] = set()
+        for node in reversed(self.edges):
+            if node in below or node in begins:
+                below.update(after for after, _ in self.edges[node])
+        weights = dict.fromkeys(w for node in begins if node in below for w in self._ends(node))
+        whole: set[Node] = set()
+        while weights:
+            more = [
+                node
+                for node in begins
+                if node not in whole and not weights.keys().isdisjoint(self._ends(node))
+            ]
+            if not more:
+                break
+            whole.update(more)
+            weights |= dict.fromkeys(w for node in more for w in self._ends(node))
+        return whole, weights
+
+    def _ends(self, start: Node) -> list[Node]:
+        """The weights that a branch leads to."""
+        stack, seen = [start], {start}
+        while stack:
+            after = {n for n, _ in self.edges[stack.pop()]} - seen
+            seen |= after
+            stack += after
+        return [node for node in self.edges if node in seen and not self.edges[node]]
 
     def _restart(self, node: Node, branches: Iterable[Edge]) -> Restart:
         starts = [GradientEdge(node, i) for i in self.arrivals[node]]

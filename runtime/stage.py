@@ -92,7 +92,7 @@ class StageRunner:
             self.module.seed = seed  # type: ignore[assignment]
         with torch.set_grad_enabled(training):
             arguments = self._arguments(microbatch, values)
-            divided = halves and not self.recomputes and not self.indivisible
+            divided = halves and not self.recomputes
             made = self._in_halves(arguments) if divided else self.module(*arguments)
             results = {p.name: t for p, t in zip(self.program.results, made, strict=True)}
             outputs = self._outputs(microbatch, {**values, **results})
@@ -132,10 +132,6 @@ class StageRunner:
 
     def backward_input(self, index: int, gradients: Mapping[str, torch.Tensor]) -> Tensors:
         """The half of a backward that other stages wait for; gives what `backward` gives."""
-        if self.indivisible:
-            made = self.backward(index, gradients)
-            self.flying[index] = InFlight({}, {})
-            return made
         flying = self.flying[index]
         leaves = list(flying.leaves.values())
         found, flying.weight_half = input_half(
@@ -153,14 +149,6 @@ class StageRunner:
     def recomputes(self) -> bool:
         """Whether some of the forward runs again in the backward."""
         return "checkpoint(" in self.program.source
-
-    @property
-    def indivisible(self) -> bool:
-        """Whether the whole backward belongs to the input half.
-
-        So it is with GRUs: divided, the gradient of their recurrent bias came out wrong.
-        """
-        return ".gru" in self.program.source
 
     def _in_halves(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Runs the module so that each use of a weight can be told from the others."""

@@ -278,3 +278,21 @@ def test_only_weights_used_twice_are_told_apart_later() -> None:
     with FreshAliases(first.repeated) as second:
         extra(module(rows(2, 3, 6, 6)))
     assert set(second.uses) == first.repeated
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_branch_that_leads_into_anothers_beginning(restarts: bool) -> None:
+    """The recurrent bias is used before the state depends on the input, and after."""
+    torch.manual_seed(0)
+    cell, x = torch.nn.GRU(4, 4, batch_first=True), torch.randn(2, 3, 4, requires_grad=True)
+    y = cell(x)[0]
+    y.backward(torch.cos(y.detach()))
+    want = {name: p.grad for name, p in cell.named_parameters()}
+    cell.zero_grad()
+    with FreshAliases(None) if restarts else contextlib.nullcontext():
+        y = cell(x)[0]
+    root = get_gradient_edge(y), torch.cos(y.detach())
+    (found,), half = input_half([root], [x], restarts=restarts)
+    half.run()
+    torch.testing.assert_close(found, x.grad)
+    torch.testing.assert_close({n: p.grad for n, p in cell.named_parameters()}, want)
