@@ -118,6 +118,8 @@ class _Search:
     frontend: str
     reasons: list[str] = field(default_factory=list)
     first: TraceError | None = None
+    unfit: Unfit | None = None
+    """Why the first module could not be set aside."""
     tried: set[str] = field(default_factory=set)
     """Modules whose decisions were recorded, as far as they go."""
     attempts: int = 0
@@ -153,17 +155,19 @@ class _Search:
             self.reasons.append(str(error))
             return _undecided(self.model, means)
         except Unfit as error:
+            self.unfit = self.unfit or error
             self.reasons.append(str(error))
             return _wider(means, error.path)
         except TraceError as error:
             self.first = self.first or error
             if isinstance(error.__cause__, Unfit):
+                self.unfit = self.unfit or error.__cause__
                 return _wider(means, error.__cause__.path)
             self.reasons.append("\n".join(str(error).splitlines()[:3]))
             return self._around(means, error)
 
     def failure(self, means: Means | None) -> TraceError:
-        """The error to raise in the end: the first, and why decisions could not be recorded.
+        """The error to raise in the end: the first, and why nothing could be done about it.
 
         Raises:
             ExampleFails: the model itself raises on the example.
@@ -171,11 +175,14 @@ class _Search:
         if can_run(self.model):
             run(self.model, self.example, self.example.kwargs, {})
         failure = self.first or TraceError("\n".join(self.reasons))
-        if means and means.recorded and self.reasons[-1] not in str(failure):
-            told = TraceError(f"{failure}\n  Nor as the example decides: {self.reasons[-1]}")
-            told.__cause__ = failure
-            return told
-        return failure
+        undone = [f"Nor around a module: {self.unfit}"] if self.unfit else []
+        if means and means.recorded and self.reasons[-1] not in f"{failure}\n{self.unfit}":
+            undone.append(f"Nor as the example decides: {self.reasons[-1]}")
+        if not undone:
+            return failure
+        told = TraceError("\n  ".join([str(failure), *undone]))
+        told.__cause__ = failure
+        return told
 
     def _recorder(self, means: Means) -> Recorder | None:
         cautious = self.frontend != "recorded"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,26 +24,28 @@ _ASKING = frozenset(
     {"is_compiling", "is_exporting", "is_dynamo_compiling", "is_tracing", "is_scripting"}
 )
 _RECORDING = frozenset({"is_grad_enabled"})
-_SEEDING = frozenset({"manual_seed"})
+_SEEDING = frozenset({"manual_seed", "manual_seed_all", "set_rng_state"})
 
 
-def asking_lines(model: nn.Module) -> tuple[str, ...]:
+def asking_lines(modules: Sequence[nn.Module]) -> tuple[str, ...]:
     """`file:line` of every question whether a trace runs, in the files of the modules' classes."""
-    return _places(model, _ASKING, methods=False)
+    return _places(modules, _ASKING, methods=False)
 
 
-def recording_lines(model: nn.Module) -> tuple[str, ...]:
+def recording_lines(modules: Sequence[nn.Module]) -> tuple[str, ...]:
     """`file:line` of every question whether gradients are recorded, in the classes' methods."""
-    return _places(model, _RECORDING, methods=True)
+    return _places(modules, _RECORDING, methods=True)
 
 
-def seeding_lines(model: nn.Module) -> tuple[str, ...]:
+def seeding_lines(modules: Sequence[nn.Module]) -> tuple[str, ...]:
     """`file:line` of every call that seeds a generator, in the classes' methods."""
-    return _places(model, _SEEDING, methods=True)
+    return _places(modules, _SEEDING, methods=True)
 
 
-def _places(model: nn.Module, names: frozenset[str], *, methods: bool) -> tuple[str, ...]:
-    classes = dict.fromkeys(c for m in model.modules() for c in type(m).__mro__)
+def _places(
+    modules: Sequence[nn.Module], names: frozenset[str], *, methods: bool
+) -> tuple[str, ...]:
+    classes = dict.fromkeys(c for module in modules for c in type(module).__mro__)
     files = dict.fromkeys(file for kind in classes for file in _own_file(kind))
     own = {kind.__name__ for kind in classes}
     return tuple(
@@ -73,7 +75,8 @@ def _calls(file: str) -> tuple[tuple[str, int, str], ...]:
         for method in kind.body if isinstance(method, ast.FunctionDef) and method.name != "__init__"
         for call in ast.walk(method)
     }  # fmt: skip
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = sorted(found, key=lambda call: call.lineno)
     named = ((_name(call.func), call.lineno, owners.get(call, "")) for call in calls)
     return tuple(call for call in named if call[0] in _ASKING | _RECORDING | _SEEDING)
 

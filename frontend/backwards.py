@@ -22,6 +22,7 @@ from torch import fx, nn
 from torch.autograd.function import BackwardCFunction, Function
 from torch.utils.checkpoint import CheckpointFunction
 
+from stagecut.frontend.calls import Call
 from stagecut.frontend.sources import scope_of, source_of, users_line
 from stagecut.frontend.trees import flatten
 from stagecut.ir.errors import TraceError
@@ -89,12 +90,13 @@ def no_own_backwards(model: nn.Module) -> Iterator[None]:
         hook.remove()
 
 
-def refuse_own_backward(func: Any, frame: FrameType) -> None:
+def refuse_own_backward(call: Call) -> None:
     """Refuses a call, in a model that trains, that brings a backward of its own.
 
     Raises:
         TraceError: names the function or hook, and where it is used.
     """
+    func, frame = call.function, call.frame
     if func in _TENSOR_HOOKS:
         raise TraceError(
             f"{users_line(frame)}: a trace would lose the hook on a gradient; {_REMEDY}"

@@ -19,6 +19,7 @@ from torch import fx
 from torch.fx import traceback
 from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
+from stagecut.frontend.calls import Call
 from stagecut.frontend.sources import users_line
 from stagecut.ir.errors import TraceError
 
@@ -49,14 +50,14 @@ class Regions:
         """Of the regions met, in order; kept, so that no two have one identity."""
         self.recognised = recognised()
 
-    def look(self, func: Any, frame: FrameType) -> None:
+    def look(self, call: Call) -> None:
         """Refuses a call that starts a reentrant region.
 
         Raises:
             TraceError: a trace cannot tell it from `no_grad`.
         """
-        if func is torch._C._set_grad_enabled:
-            _refuse_reentrant(frame)
+        if call.function is torch._C._set_grad_enabled:
+            _refuse_reentrant(call.frame)
 
     def mark(self) -> AbstractContextManager[None] | None:
         """What a call of the present region runs in; None outside of all."""

@@ -65,6 +65,12 @@ def outermost(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(p for p in joined if not any(p.startswith(f"{q}.") for q in joined))
 
 
+def outside(model: nn.Module, paths: Sequence[str]) -> list[nn.Module]:
+    """The model's modules without those at the paths and all inside them."""
+    inside = {id(inner) for path in paths for inner in model.get_submodule(path).modules()}
+    return [module for module in model.modules() if id(module) not in inside]
+
+
 def parent(path: str) -> str:
     """The path of the module around one; "" for the model."""
     return path.rpartition(".")[0]

@@ -20,10 +20,15 @@ from stagecut.frontend.checkpoints import marked_checkpoints
 from stagecut.frontend.decisions import Recorder
 from stagecut.frontend.example import Example
 from stagecut.frontend.explaining import cannot_trace
+from stagecut.frontend.generators import refuse_own_generator
 from stagecut.frontend.guards import Guards, readable
 from stagecut.frontend.hints import Lengths
 from stagecut.frontend.keeping import kept
-from stagecut.frontend.lost import refuse_assigned_data, refuse_inference_mode
+from stagecut.frontend.lost import (
+    refuse_assigned_data,
+    refuse_inference_mode,
+    refuse_switched_weight,
+)
 from stagecut.frontend.records import registered_outputs, unknown_output
 from stagecut.frontend.symbols import dim_of, most_of
 from stagecut.frontend.trees import flatten
@@ -143,8 +148,9 @@ def _export(subject: _Subject, *, lengths: bool) -> torch.export.ExportedProgram
 
     def attempt() -> torch.export.ExportedProgram:
         repeating = recorder.repeating() if recorder else contextlib.nullcontext()
-        trains = [refuse_own_backward, refuse_inference_mode] if model.training else []
-        looks = [subject.asked.look, refuse_assigned_data, *trains]
+        looks = [subject.asked.look, refuse_assigned_data, refuse_own_generator]
+        if model.training:
+            looks += [refuse_own_backward, refuse_inference_mode, refuse_switched_weight]
         with (
             _quiet(),
             kept(model, subject.changed),

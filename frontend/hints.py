@@ -7,11 +7,11 @@ cannot look at values; the answer "unknown, use the mask" is always right.
 from __future__ import annotations
 
 from types import FrameType
-from typing import Any
 
 import torch
 from torch.nn.modules import transformer
 
+from stagecut.frontend.calls import Call
 from stagecut.frontend.sources import users_line
 
 _ASKS_FOR_SPEED = frozenset({transformer._detect_is_causal_mask.__code__})
@@ -19,10 +19,11 @@ _DEPTH = 8
 """Frames between the comparison and this file: torch.export's own modes lie between."""
 
 
-def asks_for_speed(func: Any, frame: FrameType | None) -> bool:
+def asks_for_speed(call: Call) -> bool:
     """Whether a call asks a tensor for such a hint."""
-    if func is not torch.Tensor.__bool__:
+    if call.function is not torch.Tensor.__bool__:
         return False
+    frame: FrameType | None = call.frame
     for _ in range(_DEPTH):
         if frame is None:
             return False
@@ -38,7 +39,7 @@ class Lengths:
     def __init__(self) -> None:
         self.places: dict[str, None] = {}
 
-    def look(self, func: Any, frame: FrameType) -> None:
+    def look(self, call: Call) -> None:
         """Notes the user's line of such a call."""
-        if func is torch.Tensor.__len__:
-            self.places[users_line(frame)] = None
+        if call.function is torch.Tensor.__len__:
+            self.places[users_line(call.frame)] = None

@@ -7,21 +7,27 @@ count of calls) would stay there, fake; and what it computes from such a value i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import nn
+
+from stagecut.frontend.generators import Drawn
 
 # Torch's own tables: their contents change, not they themselves.
 KEPT_BY_TORCH = frozenset(vars(nn.Module())) - {"training"}
+_T = TypeVar("_T")
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @contextmanager
 def kept(model: nn.Module, changed: dict[str, None]) -> Iterator[None]:
     """Inside, forward may change attributes of the model's modules; afterwards they are as before.
+
+    So is which of its tensors require gradients, and what its own generators draw next.
 
     Args:
         model: What runs inside.
@@ -34,6 +40,10 @@ def kept(model: nn.Module, changed: dict[str, None]) -> Iterator[None]:
         for name, module, before in modules:
             changed.update(dict.fromkeys(_changes(name, before, vars(module))))
 
+    plain = [value for module in model.modules() for value in vars(module).values()]
+    tensors = (*model.parameters(), *model.buffers(), *_of(torch.Tensor, plain))
+    trains = [(tensor, tensor.requires_grad) for tensor in tensors]
+    states = [(generator, generator.get_state()) for generator in _of(torch.Generator, plain)]
     hooks = [(table, table.copy()) for m in model.modules() for table in _hook_tables(m)]
     hook = model.register_forward_hook(note)
     try:
@@ -47,6 +57,11 @@ def kept(model: nn.Module, changed: dict[str, None]) -> Iterator[None]:
                 table.update(content)
         for _, module, before in modules:
             _restore(module, before)
+        for tensor, trained in trains:
+            if tensor.requires_grad != trained and tensor.is_leaf:
+                tensor.requires_grad_(trained)
+        for generator, state in states:
+            generator.set_state(state)
 
 
 def _hook_tables(module: nn.Module) -> Iterator[dict[int, Any]]:
@@ -54,6 +69,10 @@ def _hook_tables(module: nn.Module) -> Iterator[dict[int, Any]]:
         table = vars(module).get(name)
         if "_hooks" in name and isinstance(table, dict):
             yield table
+
+
+def _of(kind: type[_T], values: Iterable[Any]) -> list[_T]:
+    return [value for value in values if isinstance(value, kind)]
 
 
 def _own(module: nn.Module) -> dict[str, Any]:
@@ -117,6 +136,12 @@ def python_draws() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's modules may be run; afterwards they and Python's draws are as before."""
-    with kept(model, {}), python_draws():
-        yield
+    """Inside, the model's modules may be run; afterwards they and their generators are as before.
+
+    Torch's default generators are not among them.
+    """
+    with kept(model, {}), python_draws(), Drawn() as drawn:
+        try:
+            yield
+        finally:
+            drawn.put_back()

@@ -10,7 +10,7 @@ the example found; afterwards nothing of this is left on the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from stagecut.frontend.example import Example
+from stagecut.frontend.generators import Drawn
 from stagecut.frontend.keeping import KEPT_BY_TORCH
 from stagecut.frontend.running import as_it_is, one_row_more, replaced, run
 from stagecut.frontend.trees import Tree, flatten, unflatten
@@ -62,6 +63,8 @@ class _Seen:
     """Which of the tensors that go in are written in place, by any call."""
     shared: set[int] = field(default_factory=set)
     """Which of them a result shares memory with: a module may return what it is given."""
+    generators: set[torch.Generator] = field(default_factory=set)
+    """Those of its own that it draws from."""
 
 
 @contextmanager
@@ -107,7 +110,8 @@ def _watch(
     """What the modules at `paths` get and give in a run, and in a second with one row more.
 
     Raises:
-        Unfit: other code changes a module's own attributes between its calls.
+        Unfit: other code changes a module's own attributes between its calls, or two draw from one
+            generator.
     """
     runs = [{path: _Seen() for path in paths}]
     left: dict[str, dict[tuple[int, str], Any]] = {}
@@ -126,7 +130,9 @@ def _watch(
             leaves, _ = flatten((args, given))
             tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             versions = [tensor._version for tensor in tensors]
-            out = module(*args, **given)
+            with Drawn() as drawn:
+                out = module(*args, **given)
+            seen[path].generators |= drawn.states.keys()
             left[path] = _attributes(own)
             seen[path].written |= {
                 i for i, tensor in enumerate(tensors) if tensor._version != versions[i]
@@ -143,7 +149,18 @@ def _watch(
         return call
 
     run(model, example, example.kwargs, {path: watching(path) for path in paths}, again=again)
+    _check_generators(runs[0])
     return runs[0], runs[1]
+
+
+def _check_generators(seen: Mapping[str, _Seen]) -> None:
+    """Stages have their own copies of a generator, which must not draw the same numbers."""
+    owners: dict[torch.Generator, str] = {}
+    for path, calls in seen.items():
+        for generator in calls.generators:
+            owner = owners.setdefault(generator, path)
+            if owner != path:
+                raise Unfit(path, f"it draws from the generator that {owner} draws from")
 
 
 def _attributes(module: nn.Module) -> dict[tuple[int, str], Any]:

@@ -16,6 +16,7 @@ from stagecut.frontend.around import FRONTENDS, Around, Means, export_around
 from stagecut.frontend.asks import asking_lines, recording_lines, seeding_lines
 from stagecut.frontend.checking import check_repeats
 from stagecut.frontend.checkpoints import recognised
+from stagecut.frontend.culprits import outside
 from stagecut.frontend.example import QUIET, Example, prepare
 from stagecut.frontend.exporting import Exported
 from stagecut.frontend.lower import Lowering, weight_arguments
@@ -99,7 +100,8 @@ def _traced(
         constants = _constants(exported.program)
         table = weight_table(model, constants)
         graph = _graph(model, exported, example, table, training)
-    notes = (*graph.notes, *_notes(around, training), *_frozen(model, graph.inputs, training))
+    modules = outside(model, around.means.opaque)
+    notes = (*graph.notes, *_notes(around, training), *_frozen(modules, graph.inputs, training))
     graph = replace(graph, notes=notes)
     if example.rows == 1:
         graph = rehint(graph, _batch_symbols(graph.inputs))
@@ -141,7 +143,7 @@ def _notes(around: Around, training: bool) -> list[str]:
     ]
 
 
-def _frozen(model: nn.Module, inputs: Sequence[Input], training: bool) -> list[str]:
+def _frozen(modules: Sequence[nn.Module], inputs: Sequence[Input], training: bool) -> list[str]:
     """Python values that the trace took for granted."""
     given = [
         f"{item.path}={item.constant!r}"
@@ -151,16 +153,18 @@ def _frozen(model: nn.Module, inputs: Sequence[Input], training: bool) -> list[s
     notes = [f"traced with {', '.join(given)}: a step with another value is refused"] * bool(given)
     notes += [
         f"{place} asks whether the model is being traced; the stages do what it does then"
-        for place in asking_lines(model)
+        for place in asking_lines(modules)
     ]
     notes += [
         f"{place} asks whether gradients are recorded; the stages always do what it does in "
         f"{'training' if training else 'inference'}"
-        for place in recording_lines(model)
+        for place in recording_lines(modules)
     ]
     return notes + [
-        f"{place} seeds a generator; what the stages draw depends on the step's seed alone"
-        for place in seeding_lines(model)
+        f"{place} seeds a generator, and the stages do not: what they draw depends on the step's "
+        "seed, the op and the micro-batch. Draw what is to stay the same once, into a buffer, or "
+        "from a torch.Generator in a module of its own, which then runs as it is"
+        for place in seeding_lines(modules)
     ]
 
 

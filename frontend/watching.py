@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
+from stagecut.frontend.calls import Call, Look
 from stagecut.frontend.checkpoints import Regions
 from stagecut.frontend.hints import asks_for_speed
-
-Look = Callable[[Any, FrameType], None]
-"""Sees a function before it is called, and where from; may raise."""
 
 
 class Watching(TorchFunctionMode):
@@ -32,13 +29,13 @@ class Watching(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Passes a call on, once all have looked."""
-        frame = sys._getframe(1)
-        if asks_for_speed(func, frame):
+        call = Call(func, args, kwargs or {}, sys._getframe(1))
+        if asks_for_speed(call):
             return False
         for look in self.looks:
-            look(func, frame)
+            look(call)
         marked = self.regions.mark()
         if marked is None:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **call.kwargs)
         with marked:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **call.kwargs)

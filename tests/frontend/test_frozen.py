@@ -145,7 +145,7 @@ class Trainer:
 
 
 class Settles(nn.Module):
-    """Asks for the mode of autograd, and seeds."""
+    """Asks for the mode of autograd, and seeds in several ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,11 @@ class Settles(nn.Module):
         if torch.is_grad_enabled():
             x = 2 * x
         torch.manual_seed(1)
-        return self.body(x + torch.randn_like(x))
+        with torch.random.fork_rng():
+            torch.random.manual_seed(2)
+            x = x + torch.randn_like(x)
+        torch.set_rng_state(torch.get_rng_state())
+        return self.body(x)
 
 
 def test_the_mode_of_autograd_and_seeds_that_a_trace_settles_are_reported() -> None:
@@ -165,8 +169,26 @@ def test_the_mode_of_autograd_and_seeds_that_a_trace_settles_are_reported() -> N
         notes = trace(Settles(), (X,), training=training).graph.notes
         (asks,) = (note for note in notes if "whether gradients are recorded" in note)
         assert f"test_frozen.py:{first + 1} " in asks and asks.endswith(kind)
-        (seeds,) = (note for note in notes if "seeds a generator" in note)
-        assert f"test_frozen.py:{first + 3} " in seeds
+        seeds = [note for note in notes if "seeds a generator" in note]
+        for line, seed in zip((3, 5, 7), seeds, strict=True):
+            assert f"test_frozen.py:{first + line} " in seed
+        assert all("from a torch.Generator in a module of its own" in seed for seed in seeds)
+
+
+def test_what_modules_settle_that_run_as_they_are_is_not_reported() -> None:
+    class Decides(Settles):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                torch.manual_seed(1)
+            return x * 2 if x.sum() > 0 else x
+
+    model = nn.Sequential(nn.Linear(8, 8), Decides(), nn.Linear(8, 8))
+    traced = trace(model, (X,))
+    assert traced.means.opaque == ("1",)
+    first = Decides.forward.__code__.co_firstlineno
+    told = [n for n in traced.graph.notes if f"test_frozen.py:{first + 1} " in n]
+    told += [n for n in traced.graph.notes if f"test_frozen.py:{first + 2} " in n]
+    assert not told
 
 
 def test_hooks_that_forward_itself_registers_are_taken_off_again() -> None:
