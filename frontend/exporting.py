@@ -94,10 +94,12 @@ def export(
     )
     batched = [leaf for leaf, own in _leaves(example) if own]
     rows = batched[0].shape[0] if batched else 1
-    least, most, guard = Guards.of(program, example.kwargs).rows(rows)
+    guards = Guards.of(program, example.kwargs)
+    least, most, guard = guards.rows(rows)
     if guard is not None:
+        test = f"`{readable(guard)}`{guards.at(guard)}"
         notes += (f"traced for micro-batches of {least} to {most or 'any number of'} rows, because "
-                  f"the model tests `{readable(guard)}`{_by_len(subject.asked)}",)  # fmt: skip
+                  f"the model tests {test}{_by_len(subject.asked)}",)  # fmt: skip
     return Exported(program, least, most, notes)
 
 
@@ -122,17 +124,19 @@ def _with_lengths(
                       f"{n_modules} modules, tracing others too takes long",)  # fmt: skip
     try:
         program = _export(subject, lengths=True)
-    except TraceError:
+    except TraceError as error:
         # It may be the lengths, or the model: the trace without them tells.
         program = _export(subject, lengths=False)
+        where = [line.strip() for line in str(error).splitlines() if line.startswith("  at ")]
         return program, ("the lengths of the inputs are those of the example: tracing others "
-                         "failed",)  # fmt: skip
+                         f"failed {''.join(where)}".rstrip(),)  # fmt: skip
     limits = _limits(program)
-    broken = Guards.of(program, example.kwargs).lengths_broken(limits)
+    guards = Guards.of(program, example.kwargs)
+    broken = guards.lengths_broken(limits)
     if broken is not None:
         return None, ("the lengths of the inputs are those of the example, because the model tests "
-                      f"`{readable(broken)}`",)  # fmt: skip
-    fixed = [str(n) for n in lengths if n not in limits]
+                      f"`{readable(broken)}`{guards.at(broken)}",)  # fmt: skip
+    fixed = [f"{n}{guards.fixing(n)}" for n in lengths if n not in limits]
     if not fixed:
         return program, ()
     return program, (f"the model fixes lengths of its inputs: {', '.join(fixed)}",)

@@ -3,20 +3,21 @@
 A Python test on a size (`if x.shape[1] % 2 == 0`) freezes one branch. torch.export notes the test
 as a guard over the inputs' sizes and, unless it is a mere range, leaves it to its own runtime.
 
-The one file that reads `ExportedProgram._guards_code`, which torch does not call public;
-`tests/frontend/test_guards.py` notices when it changes.
+The one file that reads `ExportedProgram._guards_code` and torch's `ShapeEnv`, which torch does not
+call public; `tests/frontend/test_guards.py` notices when they change.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from stagecut.frontend.sources import is_users, short_path
 from stagecut.frontend.trees import flatten, unflatten
 
 _UNEQUAL_ONE = re.compile(r"!= 1$")
@@ -41,12 +42,28 @@ class Guards:
     codes: tuple[str, ...]
     kwargs: Mapping[str, Any]
     """The example that was traced."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The user's `file:line` of the guards that it is known of."""
 
     @staticmethod
     def of(program: torch.export.ExportedProgram, kwargs: Mapping[str, Any]) -> Guards:
         """Those that sizes of two and more can break."""
         codes = getattr(program, "_guards_code", None) or ()
-        return Guards(tuple(c for c in codes if not _UNEQUAL_ONE.search(c)), kwargs)
+        kept = tuple(code for code in codes if not _UNEQUAL_ONE.search(code))
+        return Guards(kept, kwargs, _places(program, codes))
+
+    def at(self, guard: str) -> str:
+        """` at file:line` of a guard, where that is known."""
+        return f" at {self.places[guard]}" if guard in self.places else ""
+
+    def fixing(self, length: int) -> str:
+        """` at file:line` of what fixes a length of the inputs, where that is known."""
+
+        def resize(dimension: int, size: int) -> int:
+            return size + 1 if dimension and size == length else size
+
+        broken = self.broken(resize)
+        return "" if broken is None else self.at(broken)
 
     def broken(self, resize: Callable[[int, int], int]) -> str | None:
         """The first guard that fails with other sizes; `resize` maps (dimension, size)."""
@@ -83,6 +100,22 @@ class Guards:
         below = next((r for r in range(traced, 1, -1) if broken(r)), None)
         guard = broken(above or below) if above or below else None  # type: ignore[arg-type]
         return (below + 1 if below else 1), (above - 1 if above else None), guard
+
+
+def _places(program: torch.export.ExportedProgram, codes: Sequence[str]) -> dict[str, str]:
+    """Where the user's own code tests; torch's environment of symbols has the guards in order."""
+    made = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    modes = (fake.fake_mode for fake in made if hasattr(fake, "fake_mode"))
+    environment = getattr(next(modes, None), "shape_env", None)
+    places = [getattr(g.sloc, "framework_loc", None) for g in getattr(environment, "guards", ())]
+    if len(places) != len(codes):
+        return {}
+    lines = [(getattr(at, "filename", "<"), getattr(at, "lineno", 0)) for at in places]
+    return {
+        code: f"{short_path(file)}:{line}"
+        for code, (file, line) in zip(codes, lines, strict=True)
+        if is_users(file)
+    }
 
 
 def readable(guard: str) -> str:

@@ -21,6 +21,8 @@ def test_what_we_use_of_torchs_private_guards_is_there() -> None:
     guards = Guards.of(program, kwargs)
     assert guards.codes == ("(L['other']['y'].size()[0] % 2) == 0",)
     assert guards.rows(4) == (4, 4, guards.codes[0])
+    line = Even.forward.__code__.co_firstlineno + 1
+    assert guards.at(guards.codes[0]) == f" at tests/frontend/test_guards.py:{line}"
     assert guards.lengths_broken({3: (2, 99)}) is None
 
 

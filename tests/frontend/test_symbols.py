@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -114,7 +119,9 @@ def test_a_range_of_rows_is_recorded_and_checked() -> None:
 def test_another_test_on_rows_narrows_them_to_what_was_traced() -> None:
     graph = trace(Picky("rows % 2 == 0"), (torch.randn(6, 4, 4),)).graph
     assert graph.ranges[0] == Range("s0", 6, 6)
-    assert any("x.shape[0] % 2) == 0" in note for note in graph.notes)
+    line = Picky.forward.__code__.co_firstlineno + 2
+    where = f"x.shape[0] % 2) == 0` at tests/frontend/test_symbols.py:{line}"
+    assert any(where in note for note in graph.notes)
 
 
 def test_len_fixes_the_rows_and_the_plan_says_where() -> None:
@@ -133,4 +140,69 @@ def test_len_fixes_the_rows_and_the_plan_says_where() -> None:
 def test_a_test_on_a_length_keeps_the_examples() -> None:
     graph = trace(Picky("length % 2 == 0"), (torch.randn(6, 4, 4),)).graph
     assert str(graph.inputs[0].value.type) == "f32[s0=6, 4, 4]"  # type: ignore[union-attr]
-    assert any("x.shape[1] % 2) == 0" in note for note in graph.notes)
+    line = Picky.forward.__code__.co_firstlineno + 2
+    where = f"x.shape[1] % 2) == 0` at tests/frontend/test_symbols.py:{line}"
+    assert any(where in note for note in graph.notes)
+
+
+class Needs(nn.Module):
+    """Needs a size as a number, in one of the ways there are."""
+
+    ways: ClassVar[dict[str, Callable[[torch.Tensor, int], torch.Tensor]]] = {
+        "sqrt": lambda h, n: h / math.sqrt(n),
+        "log2": lambda h, n: h / math.log2(n + 1),
+        "int": lambda h, n: h / int(n),
+        "float": lambda h, n: h * float(n),
+        "range": lambda h, n: h + sum(i for i in range(n)),
+        "list": lambda h, n: h + torch.tensor([1.0] * n).sum(),
+        "equal": lambda h, n: h + 1 if n == 7 else h,
+    }
+
+    def __init__(self, way: str, dimension: int) -> None:
+        super().__init__()
+        self.a, self.way, self.dimension = nn.Linear(4, 4), way, dimension
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.ways[self.way](self.a(x), x.shape[self.dimension])
+
+
+@pytest.mark.parametrize("way", Needs.ways)
+def test_what_fixes_a_size_is_told_with_its_line(way: str) -> None:
+    line = rf"test_symbols.py:{Needs.ways[way].__code__.co_firstlineno}\b"
+    (note,) = trace(Needs(way, 1), (torch.randn(3, 7, 4),)).graph.notes
+    assert re.fullmatch(rf"the model fixes lengths of its inputs: 7 at .*{line}", note)
+    (note,) = trace(Needs(way, 0), (torch.randn(7, 5, 4),)).graph.notes
+    assert re.search(rf"7 to 7 rows, because the model tests .* at .*{line}", note)
+
+
+def test_where_a_size_cannot_be_left_open_the_line_is_told() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * len(f"{x.shape[1]:04d}")
+
+    (note,) = trace(Writes(), (torch.randn(3, 7, 4),)).graph.notes
+    line = Writes.forward.__code__.co_firstlineno + 1
+    assert note.endswith(
+        f"tracing others failed at tests/frontend/test_symbols.py:{line}, in forward"
+    )
+
+
+def test_what_torch_computes_with_a_size_leaves_it_open() -> None:
+    class Scales(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x.shape[1] ** 0.5 + math.ceil(x.shape[1] / 2)
+
+    assert not trace(Scales(), (torch.randn(3, 7, 4),)).graph.notes
+
+
+def test_a_size_that_an_op_fixes_has_no_line() -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Parameter(torch.zeros(7, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.places
+
+    notes = trace(Places(), (torch.randn(3, 7, 4),)).graph.notes
+    assert notes == ("the model fixes lengths of its inputs: 7",)
