@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from stagecut.ir.data import from_data, to_data
@@ -19,6 +21,8 @@ from stagecut.ir.text import parse_graph, print_graph
 
 FORMAT = 2
 """Raised whenever a plan's JSON changes so that older readers would misread it."""
+_ADDED: Mapping[str, Any] = MappingProxyType({"pins": [], "tied": "replicate"})
+"""Fields that plans of this format were first written without, and what they then are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,10 @@ class Plan:
     """What the search weighed, the best first; empty where nothing was left to it."""
     notes: tuple[str, ...] = ()
     """What the user should know, one sentence each."""
+    pins: tuple[tuple[str, int], ...] = ()
+    """Module paths and the stages that the user wants them in; an edit keeps them."""
+    tied: str = "replicate"
+    """`colocate` where all users of a tied weight are to be in one stage."""
 
     @property
     def schedule_name(self) -> str:
@@ -212,7 +220,7 @@ def load_plan(text: str) -> Plan:
             that no longer matches its fingerprint.
     """
     document = _document(text)
-    data = document["plan"]
+    data = {**_ADDED, **document["plan"]}
     graph = parse_graph(data["graph"])
     plan = from_data(Plan, {**data, "graph": to_data(Graph("", (), (), (), ()))})
     plan = replace(plan, graph=graph)

@@ -20,12 +20,14 @@ from stagecut.passes.recompute import (
     relief_of,
 )
 from stagecut.passes.states import weight_bytes
+from stagecut.passes.ties import TiedWeights, tied_users
 
 __all__ = [
     "Clustering",
     "Group",
     "Part",
     "Profile",
+    "TiedWeights",
     "annotate",
     "build_problem",
     "describe_stages",
@@ -44,6 +46,7 @@ __all__ = [
     "stages_of_ops",
     "step_seconds",
     "step_timings",
+    "tied_users",
     "trained",
     "weight_bytes",
     "weight_names",

@@ -7,7 +7,8 @@ Tied together are
 - a number that depends on data, and a tensor whose size does, with its users (such a size never
   crosses a cut);
 - a value that exists only in train or only in eval mode, with its users (it never crosses either);
-- a view with its producer or its only user, where no cut between them can be of use.
+- a view with its producer or its only user, where no cut between them can be of use;
+- what the caller keeps together: the users of a tied weight that is to be held once.
 
 Groups that reach each other both ways form one cluster (strongly connected components).
 """
@@ -60,18 +61,22 @@ class UnionFind:
 
 
 def cluster_ops(
-    graph: Graph, users: Users, free: frozenset[int], pin_of_op: tuple[int, ...]
+    graph: Graph,
+    users: Users,
+    free: frozenset[int],
+    pin_of_op: tuple[int, ...],
+    together: tuple[frozenset[int], ...] = (),
 ) -> Clustering:
     """The clusters of a graph, numbered in an order in which each comes after what it needs.
 
     `free` are the ops that every stage which needs them runs. `pin_of_op` has for each op the stage
-    it is pinned to, or -1; views pinned apart stay apart.
+    it is pinned to, or -1; views pinned apart stay apart. `together` are ops to be kept in one.
     """
     sets = UnionFind(len(graph.ops))
     one_mode = _one_mode(graph, users, free)
     by_data = _data_sizes(graph, users, free)
     own = _calls_with_buffers(graph)
-    for tied in (*_mutation_groups(graph, users), *own, *by_data, *one_mode):
+    for tied in (*_mutation_groups(graph, users), *own, *by_data, *one_mode, *together):
         sets.join(tied - free)
     _tie_dead_effects(graph, users, sets, free)
     for view, other in view_pairs(graph, users, free):

@@ -26,6 +26,7 @@ from stagecut.passes.replay import replay_peaks
 from stagecut.passes.replicated import replicated_ops
 from stagecut.passes.saved import saved_storages
 from stagecut.passes.states import weight_bytes
+from stagecut.passes.ties import TiedWeights, check_pins_of_tied, tied_users
 from stagecut.passes.users import Users
 
 
@@ -41,14 +42,17 @@ def build_problem(
     training: bool,
     pins: Mapping[str, int],
     costed: Mapping[str, Graph] | None = None,
+    device_of_stage: Sequence[int] | None = None,
+    tied: TiedWeights = "replicate",
 ) -> tuple[Problem, Clustering]:
     """The partitioning problem of a graph, and which ops its clusters stand for.
 
     The graph is annotated for the cluster's first device; `costed` has it annotated for each
-    other kind of device in the cluster, by its name. Stage s runs on device s, or s modulo the
-    devices where there are fewer. `in_flight` (shape [n_stages]) says how many micro-batches'
-    saved tensors each stage holds. `memory_limit` is in bytes, for every stage or one each; None
-    means what tensors can have of each device's. `pins` are module paths to stages.
+    other kind of device in the cluster, by its name. Without `device_of_stage` (shape [n_stages]),
+    stage s runs on device s, or s modulo the devices where there are fewer. `in_flight` (shape
+    [n_stages]) says how many micro-batches' saved tensors each stage holds. `memory_limit` is in
+    bytes, for every stage or one each; None means what tensors can have of each device's. `pins`
+    are module paths to stages. `tied="colocate"` keeps all users of a parameter in one stage.
 
     Raises:
         ArgumentError: an argument does not fit; InfeasibleError: pins contradict each other.
@@ -56,9 +60,11 @@ def build_problem(
     _check(graph, cluster, n_stages, in_flight, memory_limit, costed or {})
     users, free = Users.of(graph), replicated_ops(graph)
     pin_of_op = _pinned_to_the_end(graph, users, free, pins, n_stages)
-    clustering = cluster_ops(graph, users, free, pin_of_op)
+    together = tied_users(graph) if tied == "colocate" else {}
+    check_pins_of_tied(graph, together, pin_of_op)
+    clustering = cluster_ops(graph, users, free, pin_of_op, tuple(together.values()))
     builder = _Builder(graph, clustering, users, free, training)
-    ranks = [stage % len(cluster.devices) for stage in range(n_stages)]
+    ranks = list(device_of_stage or (s % len(cluster.devices) for s in range(n_stages)))
     kinds = list(dict.fromkeys(cluster.devices[rank].name for rank in ranks))
     graphs = [{cluster.devices[0].name: graph, **(costed or {})}[kind] for kind in kinds]
     values, weights = builder.values(), builder.weights(optimizer)

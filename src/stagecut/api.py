@@ -31,6 +31,7 @@ from stagecut.partitioner import solve, solve_relieved
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import (
     Clustering,
+    TiedWeights,
     build_problem,
     drop_dead,
     out_of_place,
@@ -42,7 +43,7 @@ from stagecut.plan import Plan
 from stagecut.pricing import Pricing, measured_note
 from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
-from stagecut.tied import tied_notes
+from stagecut.tied import tied_notes, told_what_is_tied
 from stagecut.timetables import ScheduleLike, stored, timetable
 
 MICROBATCHES_PER_STAGE = 4
@@ -69,6 +70,7 @@ def partition(
     recompute: Recomputation = "auto",
     pins: Mapping[str, int] | None = None,
     split: Mapping[str, int | None] | None = None,
+    tied: TiedWeights = "replicate",
     frontend: str = "auto",
     cost: str | Path = "roofline",
     time_limit: float = 10.0,
@@ -108,8 +110,11 @@ def partition(
             devices have; a plan that exceeds that says so, and is the best that ignores it.
         recompute: What the backward computes again instead of keeping it: `auto`, as many blocks as
             each stage's memory needs; `never`; `full`, every block.
-        pins: Module paths to stages that they must be in.
+        pins: Module paths to stages that they must be in; kept by later edits of the plan.
         split: Inputs that every micro-batch gets whole: `{"mask": None}`.
+        tied: A weight that is used in several places: `replicate`, held by every stage that uses
+            it, its gradients summed once a step; `colocate`, all its users in one stage, with all
+            that runs between them. The plan says what either costs.
         frontend: How to trace: `export`, torch.export on the whole model; `symbolic`, the same
             around modules that cannot be traced, which run as they are, uncut; `recorded`, with
             decisions by data as the example takes them, each checked in every step. `auto` takes
@@ -141,7 +146,7 @@ def partition(
     limit = parse_limit(memory_limit)
     way = decide(
         wish, graph, devices, costed_at,
-        optimizer=optimizer, memory_limit=limit, recompute=recompute,
+        optimizer=optimizer, memory_limit=limit, recompute=recompute, tied=tied,
     )  # fmt: skip
     costed, one = costed_at(with_rows(graph, way.rows)), pipeline_cluster(devices, way.replicas)
     times = timetable(way.schedule, len(one.devices), way.n_microbatches, MICROBATCHES_PER_STAGE)
@@ -158,6 +163,8 @@ def partition(
             training=training,
             pins=pins or {},
             costed=costed,
+            device_of_stage=times.device_of_stage,
+            tied=tied,
         )
 
     fitter = Fitter(
@@ -170,13 +177,13 @@ def partition(
         lambda problem: solve(problem, method, time_limit),
         lambda problem, relief: solve_relieved(problem, relief, time_limit),
     )
-    with told_what_is_whole(traced):
+    with told_what_is_whole(traced), told_what_is_tied(graph, tied):
         fitted = fitter.fit(way.recompute, limit)
     graph, solution = fitted.graph, fitted.solution
     stage = solution.assignment.stage
-    tied = tied_notes(
+    shared = tied_notes(
         graph, fitted.problem, fitted.clustering, stage, solution.evaluation.bottleneck_seconds,
-        times.n_microbatches,
+        times.n_microbatches, tied,
     )  # fmt: skip
 
     plan = ir.Plan(
@@ -207,9 +214,11 @@ def partition(
             *sequence_first(model),
             *graph.notes,
             *fitted.notes,
-            *tied,
+            *shared,
             *measured_note(profile, graph),
         ),
+        pins=tuple(sorted((pins or {}).items())),
+        tied=tied,
     )
     return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
 

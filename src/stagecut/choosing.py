@@ -26,6 +26,7 @@ from stagecut.partitioner.planning import (
 )
 from stagecut.partitioner.schedules import SCHEDULES
 from stagecut.passes import (
+    TiedWeights,
     build_problem,
     recomputable,
     recomputed,
@@ -87,6 +88,7 @@ def decide(
     optimizer: str,
     memory_limit: Limit,
     recompute: Recomputation,
+    tied: TiedWeights = "replicate",
 ) -> Decision:
     """Takes the wish as it is, or searches for what it leaves open.
 
@@ -102,7 +104,9 @@ def decide(
         raise ArgumentError("the search needs one memory_limit for all devices; give a number")
     found = choices(_space(wish, graph, len(cluster.devices)))
     how = recompute if graph.training else "never"
-    exact = cache(lambda rows: _costed(costed_at(with_rows(graph, rows)), cluster, optimizer, how))
+    exact = cache(
+        lambda rows: _costed(costed_at(with_rows(graph, rows)), cluster, optimizer, how, tied)
+    )
     known = cache(lambda: {rows: exact(rows) for rows in _sampled(found)})
     least = min(device.usable_bytes for device in cluster.devices)
     setting = Setting(
@@ -155,7 +159,11 @@ def _sampled(found: Sequence[Choice]) -> list[int]:
 
 
 def _costed(
-    costed: Mapping[str, Graph], cluster: Cluster, optimizer: str, recompute: Recomputation
+    costed: Mapping[str, Graph],
+    cluster: Cluster,
+    optimizer: str,
+    recompute: Recomputation,
+    tied: TiedWeights,
 ) -> Costed:
     first = costed[cluster.devices[0].name]
     groups = recomputable(first) if recompute != "never" else ()
@@ -177,6 +185,7 @@ def _costed(
         training=base.training,
         pins={},
         costed=costed,
+        tied=tied,
     )
     # A stage that recomputes has all its gradients with the input half.
     halves = [

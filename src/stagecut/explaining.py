@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 
 from stagecut.ir.explanation import Explanation, Shift
 from stagecut.ir.graph import Op
 from stagecut.ir.plan import Plan
+from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner import explain
 from stagecut.passes import Clustering
-from stagecut.placing import posed_again, stages_of_clusters
+from stagecut.placing import pins_against, posed_again, stages_of_clusters
 
 _SHOWN = 3
 """Ops of a group that are named."""
@@ -20,16 +22,30 @@ _SHOWN = 3
 def explained(plan: Plan, k: int) -> tuple[Explanation, Mapping[Shift, str]]:
     """What limits stage `k`, what moving its boundaries would do, and the names of what moves.
 
-    Stages that fit their memory must still fit after a move. Pins are not in a plan: a move may
-    contradict them.
+    Stages that fit their memory must still fit after a move, and what is pinned stays there.
 
     Raises:
         ArgumentError: there is no such stage.
     """
     limits = [s.memory.limit if s.memory.fits else float("inf") for s in plan.stages]
     problem, clustering = posed_again(plan, limits)
-    found = explain(problem, Assignment(stages_of_clusters(plan, clustering)), k)
+    where = stages_of_clusters(plan, clustering)
+    found = explain(problem, Assignment(where), k)
+    shifts = tuple(_in_words(plan, problem, clustering, where, shift) for shift in found.shifts)
+    found = replace(found, shifts=shifts)
     return found, {shift: _name(plan, clustering, shift) for shift in found.shifts}
+
+
+def _in_words(
+    plan: Plan, problem: Problem, clustering: Clustering, where: IntArray, shift: Shift
+) -> Shift:
+    """With the pins that the move would break as the user wrote them."""
+    after = where.copy()
+    after[list(shift.clusters)] = shift.destination
+    broken = pins_against(plan, problem, clustering, after)
+    said = tuple(f"{problem.names[cluster]!r} is pinned" for cluster in broken)
+    others = tuple(fault for fault in shift.faults if not fault.startswith(said))
+    return replace(shift, faults=(*dict.fromkeys(broken.values()), *others))
 
 
 def _name(plan: Plan, clustering: Clustering, shift: Shift) -> str:

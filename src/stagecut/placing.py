@@ -43,7 +43,8 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
 
     Raises:
         ArgumentError: no op is of that module, or there is no such stage.
-        PlanError: the stages would no longer form a pipeline; says which values would go back.
+        PlanError: the stages would no longer form a pipeline, or the plan's pins would not be kept;
+            says which values would go back, and which pins.
     """
     if not 0 <= stage < plan.n_stages:
         raise ArgumentError(f"there is no stage {stage}; the plan has 0 to {plan.n_stages - 1}")
@@ -59,6 +60,12 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
         raise ArgumentError(f"no op is of module {module!r}; modules are {', '.join(scopes[:12])}")
     where[chosen] = stage
     evaluation = evaluate(problem, Assignment(where))
+    if broken := pins_against(plan, problem, clustering, where):
+        pins = "; ".join(dict.fromkeys(broken.values()))
+        raise PlanError(
+            f"moving {module} to stage {stage} would break a pin: {pins}. Plan again with "
+            "other pins to have it elsewhere"
+        )
     if evaluation.faults:
         raise PlanError(
             f"moving {module} to stage {stage} leaves no pipeline:\n"
@@ -71,7 +78,7 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
 def posed_again(
     plan: Plan, memory_limit: float | Sequence[float] = float("inf")
 ) -> tuple[Problem, Clustering]:
-    """The plan's problem, without its pins; `memory_limit` in bytes, for all stages or one each.
+    """The plan's problem with its pins; `memory_limit` in bytes, for all stages or one each.
 
     Without one, none holds: an edit may exceed the devices' memory, and the plan says so.
     """
@@ -84,13 +91,29 @@ def posed_again(
         memory_limit=memory_limit,
         optimizer=plan.optimizer,
         training=plan.graph.training,
-        pins={},
+        pins=dict(plan.pins),
+        device_of_stage=plan.device_of_stage,
+        tied="colocate" if plan.tied == "colocate" else "replicate",
         costed={
             device.name: annotate(plan.graph, device, {}, plan.graph.training)
             for device in dict.fromkeys(plan.cluster.devices[1:])
             if device != plan.cluster.devices[0]
         },
     )
+
+
+def pins_against(
+    plan: Plan, problem: Problem, clustering: Clustering, where: IntArray
+) -> dict[int, str]:
+    """The user's pins that clusters in the stages `where` (shape [n]) would break, by cluster."""
+    found = {}
+    for cluster in np.flatnonzero((problem.pins >= 0) & (problem.pins != where)).tolist():
+        scopes = {plan.graph.ops[op].scope for op in clustering.ops_of_cluster[cluster]}
+        paths = [path for path, _ in plan.pins if any(_is_under(scope, path) for scope in scopes)]
+        if paths:
+            longest = max(paths, key=len)
+            found[cluster] = f"{longest} is pinned to stage {problem.pins[cluster]}"
+    return found
 
 
 def stages_of_clusters(plan: Plan, clustering: Clustering) -> IntArray:

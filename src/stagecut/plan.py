@@ -122,12 +122,14 @@ class Plan:
 
         Raises:
             ArgumentError: there is no such module or stage.
-            PlanError: the stages would no longer form a pipeline.
+            PlanError: the stages would no longer form a pipeline, or a pin would not be kept.
         """
         return Plan(moved(self.data, module, stage))
 
     def explain(self, k: int) -> str:
         """Why stage `k` is cut where it is: what one group of ops over a boundary would change.
+
+        A move that a pin bars is shown with the pin.
 
         Raises:
             ArgumentError: there is no such stage.

@@ -1,21 +1,49 @@
 """What it costs to keep a tied weight in several stages, and what keeping it in one would.
 
 Users in different stages each hold the weight and its gradient is summed once a step; users in one
-stage take along every op that runs between them. The cut weighs both; a plan says what it took.
+stage take along every op that runs between them. The cut weighs both, unless the user wants them
+in one; a plan says what it took.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_args
+
 import numpy as np
 
+from stagecut.ir.errors import ArgumentError, InfeasibleError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import IntArray, Problem
-from stagecut.passes import Clustering, weight_names
+from stagecut.passes import Clustering, TiedWeights, tied_users, weight_names
 from stagecut.report.units import bytes_text, percent_text, seconds_text
 
 _MATTERS = 0.01
 """Share of all weights' memory, or of the bottleneck, from which a tied weight is worth a note."""
 _MOST = 3
+
+
+@contextmanager
+def told_what_is_tied(graph: Graph, wanted: TiedWeights) -> Iterator[None]:
+    """Adds to an InfeasibleError that users of tied weights were to be in one stage.
+
+    Raises:
+        ArgumentError: `wanted` is neither `replicate` nor `colocate`.
+    """
+    if wanted not in get_args(TiedWeights):
+        raise ArgumentError(f"tied is {wanted!r}; choose replicate or colocate")
+    try:
+        yield
+    except InfeasibleError as error:
+        names = sorted(tied_users(graph)) if wanted == "colocate" else []
+        if not names or "colocate" in str(error):
+            raise
+        shown = ", ".join(names[:_MOST]) + ", …" * (len(names) > _MOST)
+        raise InfeasibleError(
+            f'{error}. tied="colocate" keeps the users of {shown} in one stage, with all that runs '
+            'between them: tied="replicate" lets them part'
+        ) from error
 
 
 def tied_notes(
@@ -25,16 +53,24 @@ def tied_notes(
     stage: IntArray,
     bottleneck_seconds: float,
     n_microbatches: int,
+    wanted: TiedWeights = "replicate",
 ) -> tuple[str, ...]:
     """A note for each tied weight that matters, the largest first; `stage` has shape [n]."""
     names = weight_names(graph, clustering)
+    colocated = tied_users(graph) if wanted == "colocate" else {}
     tied = [
         weight
         for weight in np.argsort(-problem.weight_bytes, kind="stable").tolist()
-        if len(problem.weights[weight]) > 1 and _matters(problem, weight, bottleneck_seconds)
+        if (len(problem.weights[weight]) > 1 or names[weight] in colocated)
+        and _matters(problem, weight, bottleneck_seconds)
     ]
     notes = []
     for weight in tied[:_MOST]:
+        if names[weight] in colocated:
+            apart = _apart(problem, weight, n_microbatches, 2)
+            taken = f"{_as_asked(problem, weight, stage)} Held by two stages, it would cost {apart}"
+            notes.append(f"{names[weight]} is tied: {taken}.")
+            continue
         holders = np.unique(stage[problem.weights[weight]]).tolist()
         apart = _apart(problem, weight, n_microbatches, max(len(holders), 2))
         if len(holders) == 1:
@@ -64,6 +100,25 @@ def _apart(problem: Problem, weight: int, n_microbatches: int, n_holders: int) -
     return (
         f"{more} and a sum of its gradients, {seconds_text(seconds * n_microbatches)} a step "
         f"({seconds_text(seconds)} a micro-batch)"
+    )
+
+
+def _as_asked(problem: Problem, weight: int, stage: IntArray) -> str:
+    """Where the users of a co-located weight are, and what that makes of their stage."""
+    (group,) = problem.weights[weight].tolist()
+    home = int(stage[group])
+    seconds = (problem.forward_seconds + problem.backward_seconds)[problem.device_kind[home]]
+    total, taken = float(seconds.sum()) or 1.0, float(seconds[group])
+    even = total / problem.n_stages
+    text = (
+        f'all its users are in stage {home}, as tied="colocate" asks, with what runs between them: '
+        f"{seconds_text(taken)} a micro-batch, {percent_text(taken / total)} of all work."
+    )
+    if taken <= even:
+        return text
+    return (
+        f"{text} That alone is more than an even share, {seconds_text(even)}, and no cut makes "
+        f'stage {home} smaller: tied="replicate" may.'
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import networkx
 import pytest
@@ -24,7 +26,8 @@ def stages_of(plan: stagecut.Plan, module: str) -> set[int]:
 def test_a_moved_module_trains_as_before() -> None:
     case = Case(LongSkip(), (torch.randn(8, 8),), {}, lambda out: out.square().mean())
     want = train_unsplit(case, 4, 2)
-    plan = stagecut.partition(case.model, 2, (X,), n_microbatches=4, pins={"steps.2": 0})
+    pinned = stagecut.partition(case.model, 2, (X,), n_microbatches=4, pins={"steps.2": 0})
+    plan = stagecut.Plan(replace(pinned.data, pins=()))
     edited = plan.move("steps.2", stage=1)
     assert stages_of(plan, "steps.2") == {0}
     assert stages_of(edited, "steps.2") == {1}
@@ -57,11 +60,32 @@ def test_a_cut_is_explained_in_the_words_of_the_model() -> None:
 
 
 def test_a_cut_that_a_move_improves_says_which() -> None:
-    plan = stagecut.partition(Chain(), 2, (X,), pins={"steps.4": 0})
+    pinned = stagecut.partition(Chain(), 2, (X,), pins={"steps.4": 0})
+    plan = stagecut.Plan(replace(pinned.data, pins=()))
     for stage in (0, 1):
         assert re.search(
             r"Moving steps\.4: \w+_4 \(.*\) to stage 1 would\s+lower the", plan.explain(stage)
         )
+
+
+def test_an_edit_keeps_pins_also_of_a_plan_that_was_saved(tmp_path: Path) -> None:
+    plan = stagecut.partition(Chain(), 2, (X,), pins={"steps.4": 0})
+    plan.save(tmp_path / "plan.json")
+    for held in (plan, stagecut.Plan.load(tmp_path / "plan.json")):
+        assert held.data.pins == (("steps.4", 0),)
+        with pytest.raises(PlanError, match=r"break a pin: steps\.4 is pinned to stage 0\. Plan"):
+            held.move("steps.4", stage=1)
+        again = held.move("steps.4", stage=0)
+        assert stages_of(again, "steps.4") == {0}
+        assert again.data.pins == held.data.pins
+
+
+def test_a_move_that_a_pin_bars_is_explained_with_the_pin() -> None:
+    plan = stagecut.partition(Chain(), 2, (X,), pins={"steps.4": 0})
+    told = " ".join(plan.explain(0).split())
+    assert "not possible: steps.4 is pinned to stage 0" in told
+    assert "would lower the bottleneck, and is not possible" in told
+    assert "plan.move tries it" not in told
 
 
 def test_one_stage_has_no_cut_to_explain() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,18 @@ def test_a_damaged_plan_is_refused_with_the_reason(change, message) -> None:  # 
     change(document)
     with pytest.raises(PlanError, match=message):
         load_plan(json.dumps(document))
+
+
+def test_a_plan_written_before_pins_were_kept_is_read() -> None:
+    document = json.loads(dump_plan(sample_plan()))
+    del document["plan"]["pins"], document["plan"]["tied"]
+    plan = load_plan(json.dumps(document))
+    assert (plan.pins, plan.tied) == ((), "replicate")
+
+
+def test_pins_go_through_json() -> None:
+    plan = replace(sample_plan(), pins=(("blocks.4", 1), ("embed", 0)), tied="colocate")
+    assert load_plan(dump_plan(plan)) == plan
 
 
 def test_text_that_is_not_json_is_refused() -> None:

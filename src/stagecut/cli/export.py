@@ -26,6 +26,7 @@ def export(
     method: options.Method = "auto",
     memory_limit: options.MemoryLimit = None,
     frontend: options.Frontend = "auto",
+    tied: options.Tied = "replicate",
     allow_imports: options.AllowImports = False,
     rows: options.Rows = 4,
     length: options.Length = None,
@@ -42,7 +43,16 @@ def export(
     plan, loaded = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
-        Request(devices, cluster, schedule, microbatches, method, memory_limit, frontend=frontend),
+        Request(
+            devices,
+            cluster,
+            schedule,
+            microbatches,
+            method,
+            memory_limit,
+            frontend=frontend,
+            tied=tied,
+        ),  # fmt: skip
         weights=True,
     )
     plan.export(output, loaded.model, allow_imports=allow_imports)

@@ -155,6 +155,15 @@ Dtype = Annotated[
         "TF32 in convolutions and recurrent layers alone.",
     ),
 ]
+Tied = Annotated[
+    str,
+    typer.Option(
+        "--tied",
+        metavar="WHERE",
+        help="A weight used in several places: [bold]replicate[/bold], held by every stage that "
+        "uses it; [bold]colocate[/bold], all its users in one stage.",
+    ),
+]
 Frontend = Annotated[
     str,
     typer.Option(

@@ -28,6 +28,7 @@ def plan(
     optimizer: options.Optimizer = "adamw",
     dtype: options.Dtype = None,
     frontend: options.Frontend = "auto",
+    tied: options.Tied = "replicate",
     rows: options.Rows = 4,
     length: options.Length = None,
     save: options.Save = None,
@@ -75,6 +76,7 @@ def plan(
             replicas,
             optimizer,
             frontend,
+            tied,
         ),
         weights=False,
     )

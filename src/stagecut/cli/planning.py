@@ -31,6 +31,7 @@ class Request:
     replicas: int | str = 1
     optimizer: str = "adamw"
     frontend: str = "auto"
+    tied: str = "replicate"
 
 
 def make_plan(
@@ -65,6 +66,7 @@ def make_plan(
             replicas=request.replicas,
             optimizer=request.optimizer,
             frontend=request.frontend,
+            tied=request.tied,  # type: ignore[arg-type]
             training=request.schedule != "forward",
         )
     return plan, loaded

@@ -44,6 +44,7 @@ def run(
         ),
     ] = False,
     frontend: options.Frontend = "auto",
+    tied: options.Tied = "replicate",
     allow_imports: options.AllowImports = False,
     rows: options.Rows = 2,
     length: options.Length = 64,
@@ -70,7 +71,7 @@ def run(
     else:
         request = Request(
             devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute,
-            frontend=frontend,
+            frontend=frontend, tied=tied,
         )  # fmt: skip
         _run_model(model, Example(rows, length), request, steps, compare)
 
