@@ -203,8 +203,9 @@ def _preset(name: str) -> str:
         wanted = device(name).name
     except ArgumentError as error:
         raise ArgumentError(
-            f"no cluster called {name!r}; choose one of {', '.join(CLUSTERS)}, a device "
-            f"({', '.join(DEVICES)}), or describe yours as a Cluster"
+            f"no cluster called {name!r}; choose one of {', '.join(CLUSTERS)}; or a device, "
+            f"{', '.join(DEVICES)}; or describe yours in a .toml file, as stagecut.ir.clusterfile "
+            "shows and `stagecut profile --links` writes, or as a Cluster"
         ) from error
     if wanted == "A100-40GB":
         return "p4d"

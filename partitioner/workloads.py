@@ -103,7 +103,9 @@ def read_network(
 
 def _format_of(path: str | Path, text: str) -> Format:
     if not text.lstrip().startswith("{"):
-        return "pipedream"
+        if " -- " in text:
+            return "pipedream"
+        raise ArgumentError(f"{path} is neither JSON nor a profile of PipeDream's (graph.txt)")
     if '"fpgaLatency"' in text:
         return "placement"
     if '"stagecut"' in text:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from stagecut.ir.clusterfile import SUFFIX, load_cluster
 from stagecut.ir.device import Cluster
 from stagecut.ir.devices import DEVICES
@@ -29,6 +27,8 @@ def find_cluster(given: Cluster | str | Path | None, n_devices: int) -> Cluster:
 
 def present_gpu() -> str | None:
     """The name in the device table of this machine's GPU, if it has one that is there."""
+    import torch
+
     if not torch.cuda.is_available():
         return None
     properties = torch.cuda.get_device_properties(0)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from stagecut.cli import main
 from stagecut.cli.example import Example
 from stagecut.cli.models import load_model
 from stagecut.ir.errors import ArgumentError
+from tests.cli.support import Shell
 
 EXAMPLE = Example(rows=2, length=8)
 SOURCE = """
@@ -47,6 +49,9 @@ def test_a_function_may_return_a_model_alone_or_with_an_example(here: Path) -> N
         ("gpt2", "module:function"),
         (":x", "module:function"),
         ("x:", "module:function"),
+        ("models/big.py", "It is Python code, for stagecut plan models.big:FUNCTION -n 2"),
+        ("models/big.py:build", "for stagecut plan models.big:FUNCTION -n 2"),
+        ("here.toml", "It is a cluster, for stagecut plan MODEL -n 2 --cluster here.toml"),
         ("no_such_module_here:f", "there is no module 'no_such_module_here'"),
         ("cli_models_under_test:missing", "it has alone, number, with_args"),
         ("cli_models_under_test:value", "has no function 'value'"),
@@ -60,10 +65,46 @@ def test_what_cannot_be_loaded_is_explained(here: Path, spec: str, words: str) -
     assert words in str(caught.value)
 
 
-def test_an_error_inside_the_users_module_is_the_users_to_see(here: Path) -> None:
-    (here / "cli_broken_module.py").write_text("import package_that_is_not_there\n")
-    with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
-        load_model("cli_broken_module:f", EXAMPLE, weights=True)
+BROKEN = {
+    "import": ("import package_that_is_not_there\n", "ModuleNotFoundError", 1),
+    "syntax": ("x = 1\ndef f(:\n", "SyntaxError", 2),
+    "top": ("import json\n\njson.loads('[')\n", "JSONDecodeError", 3),
+    "exits": ("import argparse\nimport sys\nsys.exit('usage: train')\n", "SystemExit: usage", 3),
+    "build": ("def f():\n    return g()\ndef g():\n    return {}['size']\n", "KeyError: 'size'", 4),
+    "torch": ("import torch\ndef f():\n    return torch.nn.Linear(2, 'a')\n", "TypeError", 3),
+    "silent": ("def f():\n    raise ValueError\n", "ValueError: no message", 2),
+    "long": ("def f():\n    raise ValueError('x\\n' * 99)\n", "ValueError: x", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_the_users_code_raises_is_told_with_its_line(here: Path, name: str) -> None:
+    text, words, line = BROKEN[name]
+    module = f"cli_broken_{name}"
+    (here / f"{module}.py").write_text(text)
+    with pytest.raises(ArgumentError, match=f"{module}.* raised .*{words}") as caught:
+        load_model(f"{module}:f", EXAMPLE, weights=True)
+    told = str(caught.value)
+    assert f"at {module}.py:{line}" in told and len(told.splitlines()) < 6
+    assert caught.value.__cause__ is not None
+
+
+def test_the_whole_traceback_is_there_on_request(
+    here: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "cli_broken_on_request.py").write_text("def f():\n    raise OSError('no disk')\n")
+    command = ("plan", "cli_broken_on_request:f", "-n", "2")
+    assert "STAGECUT_TRACEBACK=1" in shell.refused(*command)
+    monkeypatch.setenv("STAGECUT_TRACEBACK", "1")
+    with pytest.raises(ArgumentError) as caught:
+        main(command)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ArgumentError, match=r"hf:.* raised \w+: "):
+        load_model(f"hf:{tmp_path}", EXAMPLE, weights=True)
 
 
 def test_named_models_stay_on_the_meta_device_without_weights() -> None:

@@ -116,7 +116,7 @@ def test_a_cluster_file_is_planned_for(shell: Shell, tmp_path: Path) -> None:
         (("mlp", "-n", "50"), ["50 stages"]),
         (("mlp", "-n", "2", "--memory-limit", "1KiB"), ["InfeasibleError", "stage"]),
         (("mlp", "-n", "2", "--memory-limit", "lots"), ["memory_limit is 'lots'", "24GiB"]),
-        (("mlp", "-n", "2", "--cluster", "abacus"), ["abacus", "H100"]),
+        (("mlp", "-n", "2", "--cluster", "abacus"), ["abacus", "H100", "dgx-h100", ".toml"]),
         (("mlp", "-n", "2", "--schedule", "soon"), ["soon", "1f1b"]),
         (("mlp", "-n", "2", "--method", "magic"), ["magic", "metis"]),
         (("mlp", "-n", "2", "--dtype", "int8"), ["int8", "tf32", "autocast"]),

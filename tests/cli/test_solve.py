@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from stagecut.cli import solve as cli
+from stagecut.partitioner import workloads
 from stagecut.partitioner.workloads import solve_file
 from tests.cli.support import Shell
 
@@ -40,7 +42,7 @@ def test_what_a_solver_prints_stays_out_of_the_answer(
         os.write(1, b"HighsMipSolverData::")
         return solve_file(*args)
 
-    monkeypatch.setattr(cli, "solve_file", noisy)
+    monkeypatch.setattr(workloads, "solve_file", noisy)
     cli.solve(chain, 2, as_json=True)
     out, err = capfd.readouterr()
     assert json.loads(out)["bottleneck"] == 2.0
@@ -58,3 +60,37 @@ def test_what_cannot_be_read_is_refused(shell: Shell, tmp_path: Path, chain: Pat
     (tmp_path / "empty.json").write_text("{}")
     assert "stagecut" in shell.refused("solve", str(tmp_path / "empty.json"), "--devices", "2")
     assert "magic" in shell.refused("solve", str(chain), "--devices", "2", "--method", "magic")
+    (tmp_path / "notes.md").write_text("# Not a profile\n")
+    told = shell.refused("solve", str(tmp_path / "notes.md"), "--devices", "2")
+    assert "neither JSON nor a profile" in told
+
+
+def test_other_files_are_recognised(shell: Shell, tmp_path: Path) -> None:
+    plan, profile, stages = tmp_path / "plan.json", tmp_path / "times.json", tmp_path / "stages"
+    shell.run("plan", "tests.cli.tiny:mlp", "-n", "2", "--save", str(plan))
+    shell.run("profile", "tests.cli.tiny:mlp", "-o", str(profile))
+    shell.run("export", "tests.cli.tiny:mlp", "-n", "2", "-o", str(stages))
+    weights = next(stages.glob("*.safetensors"))
+    for name, seems, taker in (
+        (plan, "a saved plan", "stagecut.Plan.load("),
+        (profile, "a profile of times", "--cost"),
+        (stages, "an export folder", "stagecut run"),
+        (weights, "weights", "stagecut.load_stage"),
+        ("tests/cli/tiny.py", "Python code", "stagecut plan tests.cli.tiny:FUNCTION"),
+        ("here.toml", "a cluster", "--cluster here.toml"),
+        ("hf:gpt2", "the name of a model", "stagecut plan hf:gpt2"),
+    ):
+        told = shell.refused("solve", str(name), "-n", "2").replace(" ", "")
+        for words in (f"is {seems}, and solve takes a partitioning problem", taker):
+            assert words.replace(" ", "") in told
+    problem = shell.refused("plan", str(plan), "-n", "2").replace(" ", "")
+    assert "Itisasavedplan" in problem
+
+
+def test_a_problem_is_sent_to_solve(shell: Shell, chain: Path) -> None:
+    told = shell.refused("plan", str(chain), "-n", "2").replace(" ", "")
+    assert "Itisapartitioningproblem,forstagecutsolve" in told
+
+
+def test_the_formats_are_those_that_are_read() -> None:
+    assert get_args(cli.Format) == get_args(workloads.Format)

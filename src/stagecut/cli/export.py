@@ -11,7 +11,6 @@ from rich.console import Console
 from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.planning import Request, make_plan
-from stagecut.report.units import bytes_text
 
 
 def export(
@@ -52,10 +51,12 @@ def export(
             memory_limit,
             frontend=frontend,
             tied=tied,
-        ),  # fmt: skip
+        ),
         weights=True,
     )
     plan.export(output, loaded.model, allow_imports=allow_imports)
+    from stagecut.report.units import bytes_text
+
     console = Console(highlight=False)
     for path in sorted(output.iterdir()):
         console.print(f"{path}  {bytes_text(path.stat().st_size)}")

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stagecut.cli.example import Example
+from stagecut.cli.files import kind_of
+from stagecut.cli.users import told
 from stagecut.ir.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -32,33 +34,41 @@ def load_model(spec: str, example: Example, *, weights: bool) -> Loaded:
     own model is taken as it comes.
 
     Raises:
-        ArgumentError: the name is of neither form, or nothing is found under it.
+        ArgumentError: the name is of neither form, nothing is found under it, or what is found
+            raises.
     """
     kind, colon, name = spec.partition(":")
-    if not (colon and kind and name):
+    if not (colon and kind and name) or kind.endswith(".py"):
+        seems, taker = kind_of(kind)
+        found = f". It is {seems}, for {taker}" if seems else ""
         raise ArgumentError(
-            f"{spec!r} names no model: write module:function (as my_models:build) or hf:gpt2"
+            f"{spec!r} names no model: write module:function (as my_models:build) or hf:gpt2{found}"
         )
     if kind == "hf":
         from stagecut.cli.hf import load_named
 
-        return Loaded(*load_named(name, example, weights=weights))
-    return _loaded(spec, _find(spec, kind, name)())
+        with told(spec):
+            return Loaded(*load_named(name, example, weights=weights))
+    function = _find(spec, kind, name)
+    with told(spec):
+        made = function()
+    return _loaded(spec, made)
 
 
 def _find(spec: str, module_name: str, name: str) -> Callable[[], Any]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ArgumentError(
-            f"{spec}: there is no module {error.name!r}, here ({here}) or installed; "
-            "run the command where the module can be imported"
-        ) from error
+    with told(f"importing {module_name}"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+                raise
+            raise ArgumentError(
+                f"{spec}: there is no module {error.name!r}, here ({here}) or installed; "
+                "run the command where the module can be imported"
+            ) from error
     function = getattr(module, name, None)
     if not callable(function):
         callables = sorted(k for k, v in vars(module).items() if callable(v) and k[0] != "_")

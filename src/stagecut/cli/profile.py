@@ -14,7 +14,6 @@ from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.models import Loaded, load_model
 from stagecut.ir.errors import ArgumentError
-from stagecut.report.units import seconds_text
 
 if TYPE_CHECKING:
     from stagecut.passes import Profile
@@ -102,6 +101,8 @@ def _write_links(output: Path, ranks: int | None) -> None:
     made = write_links(output, ranks)
     if made is None:
         return
+    from stagecut.report.units import seconds_text
+
     console = Console(highlight=False)
     for a, b in combinations(range(len(made.devices)), 2):
         link = made.link(a, b)
@@ -123,11 +124,11 @@ def _write_times(
 ) -> None:
     example = Example(rows, length, training=not inference)
     with Console(stderr=True).status(f"Loading {model} ..."):
+        loaded = load_model(model, example, weights=False)
+    if threads is not None:
         import torch
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        loaded = load_model(model, example, weights=False)
+        torch.set_num_threads(threads)
     known, made = _measured(loaded, not inference, optimizer, output)
     Console(highlight=False).print(
         f"{made - known} ops and optimizer steps timed, {made} in all. "

@@ -13,7 +13,6 @@ from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.planning import Request, make_plan
 from stagecut.ir.errors import ArgumentError
-from stagecut.ir.plan import load_plan
 
 
 def run(
@@ -77,6 +76,8 @@ def run(
 
 
 def _run_export(source: Path, n_given: int, steps: int, compare: bool, allow_imports: bool) -> None:
+    from stagecut.ir.plan import load_plan
+
     n_devices = max(load_plan((source / "plan.json").read_text()).device_of_stage) + 1
     if n_devices != n_given:
         raise ArgumentError(
@@ -95,14 +96,12 @@ def _run_export(source: Path, n_given: int, steps: int, compare: bool, allow_imp
 
 
 def _run_model(spec: str, example: Example, request: Request, steps: int, compare: bool) -> None:
-    import torch
-
+    # One thread, as its processes will have, so that measured times hold for them.
+    plan, loaded = make_plan(spec, example, request, weights=True, n_threads=1)
     from stagecut.cli.batches import example_bounds
     from stagecut.cli.launch import Job, launch
     from stagecut.report.plan import verdict
 
-    torch.set_num_threads(1)  # as its processes will, so that measured times hold for them
-    plan, loaded = make_plan(spec, example, request, weights=True)
     bounds = example_bounds(loaded)
     del loaded  # each process builds its own
     Console(highlight=False).print(verdict(plan.data), end="\n\n")

@@ -8,14 +8,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from stagecut.cli.files import PROBLEM, kind_of
 from stagecut.cli.options import Method
-from stagecut.partitioner.workloads import Format, solve_file
-from stagecut.report.units import percent_text
+from stagecut.ir.errors import ArgumentError
+
+Format = Literal["auto", "placement", "pipedream", "stagecut"]
+"""As in `stagecut.partitioner.workloads`, which takes long to import."""
 
 
 def solve(
@@ -47,6 +50,14 @@ def solve(
     Operators" (NeurIPS 2020), the profiles published with PipeDream, and a simple format of our
     own, described in docs/architecture.md.
     """
+    seems, taker = kind_of(str(file))
+    if seems not in ("", PROBLEM):
+        raise ArgumentError(
+            f"{file} is {seems}, and solve takes a partitioning problem. It is for {taker}"
+        )
+    from stagecut.partitioner.workloads import solve_file
+    from stagecut.report.units import percent_text
+
     with _printing_to_stderr():
         answer = solve_file(file, devices, method, time_limit, format, bandwidth)
     if as_json:
