@@ -20,7 +20,7 @@ class Shift:
     destination_seconds: float
     """The load of the stage it would have come to."""
     bottleneck_seconds: float
-    """The largest stage load after the move."""
+    """The largest load after the move, of a stage, or of a device's stages together."""
     change_seconds: float
     """That less the present one: above 0 is worse."""
     bytes_cut_change: float
@@ -35,7 +35,8 @@ class Explanation:
     stage: int
     load_seconds: float
     bottleneck_stage: int
-    """The stage with the largest load; this one where it is among several such."""
+    """The stage with the largest load, or on the device that has it; this one where it is among
+    several such."""
     bottleneck_seconds: float
     compute_seconds: float
     transfer_seconds: float

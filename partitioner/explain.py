@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.explanation import Explanation, Shift
-from stagecut.ir.problem import IntArray, Problem
+from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.ir.solution import Assignment, Evaluation
+from stagecut.partitioner.arrays import sums
 from stagecut.partitioner.evaluate import evaluate
 
 
-def explain(problem: Problem, assignment: Assignment, k: int) -> Explanation:
+def explain(
+    problem: Problem, assignment: Assignment, k: int, device_of_stage: Sequence[int] | None = None
+) -> Explanation:
     """What stage `k` is made of, and the best single move over each of its boundaries each way.
+
+    With `device_of_stage` (shape [k]), the bottleneck is the largest load of a device's stages.
 
     A move is of a cluster that may cross alone, or with clusters that take no time: none of their
     users stays behind, nor any producer. Where only weightless clusters may cross, one of those.
@@ -25,19 +31,20 @@ def explain(problem: Problem, assignment: Assignment, k: int) -> Explanation:
     if not 0 <= k < problem.n_stages:
         raise ArgumentError(f"there is no stage {k}; stages are 0 to {problem.n_stages - 1}")
     stage, scored = assignment.stage, evaluate(problem, assignment)
+    device = np.asarray(device_of_stage or range(problem.n_stages))
     ways = [(k - 1, k), (k, k - 1), (k, k + 1), (k + 1, k)]
     moves = [
-        _best_shift(problem, stage, scored, source, destination)
+        _best_shift(problem, stage, scored, source, destination, device)
         for source, destination in ways
         if min(source, destination) >= 0 and max(source, destination) < problem.n_stages
     ]
-    load = scored.load_seconds
+    load, whole = scored.load_seconds, _of_devices(scored, device)
     compute = float(scored.forward_seconds[k] + scored.backward_seconds[k])
     return Explanation(
         stage=k,
         load_seconds=float(load[k]),
-        bottleneck_stage=k if load[k] == load.max() else int(load.argmax()),
-        bottleneck_seconds=scored.bottleneck_seconds,
+        bottleneck_stage=k if whole[k] == whole.max() else int(whole.argmax()),
+        bottleneck_seconds=float(whole.max()),
         compute_seconds=compute,
         transfer_seconds=float(load[k]) - compute,
         shifts=tuple(sorted((move for move in moves if move), key=_preference)),
@@ -45,11 +52,16 @@ def explain(problem: Problem, assignment: Assignment, k: int) -> Explanation:
 
 
 def _best_shift(
-    problem: Problem, stage: IntArray, now: Evaluation, source: int, destination: int
+    problem: Problem,
+    stage: IntArray,
+    now: Evaluation,
+    source: int,
+    destination: int,
+    device: IntArray,
 ) -> Shift | None:
     """The least bad move of one cluster from one stage to the next; None if none is legal."""
     shifts = [
-        _shift(problem, stage, now, clusters, destination)
+        _shift(problem, stage, now, clusters, destination, device)
         for clusters in _border(problem, stage, source, destination)
     ]
     return min(shifts, key=_preference, default=None)
@@ -78,22 +90,33 @@ def _border(
 
 
 def _shift(
-    problem: Problem, stage: IntArray, now: Evaluation, clusters: tuple[int, ...], destination: int
+    problem: Problem,
+    stage: IntArray,
+    now: Evaluation,
+    clusters: tuple[int, ...],
+    destination: int,
+    device: IntArray,
 ) -> Shift:
     moved, source = stage.copy(), int(stage[clusters[-1]])
     moved[list(clusters)] = destination
     scored = evaluate(problem, Assignment(moved))
+    bottleneck = float(_of_devices(scored, device).max())
     return Shift(
         clusters=clusters,
         source=source,
         destination=destination,
         source_seconds=float(scored.load_seconds[source]),
         destination_seconds=float(scored.load_seconds[destination]),
-        bottleneck_seconds=scored.bottleneck_seconds,
-        change_seconds=scored.bottleneck_seconds - now.bottleneck_seconds,
+        bottleneck_seconds=bottleneck,
+        change_seconds=bottleneck - float(_of_devices(now, device).max()),
         bytes_cut_change=scored.bytes_cut - now.bytes_cut,
         faults=scored.faults,
     )
+
+
+def _of_devices(scored: Evaluation, device: IntArray) -> FloatArray:
+    """Shape [k]: for each stage the load of all stages of its device."""
+    return sums(device, scored.load_seconds, int(device.max()) + 1)[device]
 
 
 def _preference(shift: Shift) -> tuple[bool, float, float, float]:

@@ -217,3 +217,24 @@ def _graph(ends: IntArray, weights: FloatArray, n: int) -> tuple[pymetis.CSRAdja
     starts = np.searchsorted(rows[by_row], np.arange(n + 1))
     adjacency = pymetis.CSRAdjacency(starts.astype(np.int64), columns[by_row].astype(np.int64))
     return adjacency, np.concatenate([whole, whole])[by_row]
+
+
+def kway_parts(problem: Problem, seed: int) -> IntArray:
+    """METIS's own parts of the clusters, one a stage: shape [n].
+
+    Balanced by seconds, with few bytes between them; they may need each other in circles, and
+    break pins.
+    """
+    bisection = _Bisection.of(problem, np.arange(problem.n), 0.0, seed)
+    wires, value = bisection.wires, bisection.wire_value
+    share = bisection.value_seconds[value] / np.bincount(value, minlength=1)[value]
+    adjacency, edge_weights = _graph(wires, share, problem.n)
+    _, parts = pymetis.part_graph(
+        problem.n_stages,
+        adjacency,
+        vweights=_integers(bisection.seconds, cap=1 / problem.n_stages),
+        eweights=edge_weights,
+        recursive=False,
+        options=pymetis.Options(seed=seed, ufactor=30),
+    )
+    return np.asarray(parts, dtype=np.int64)
