@@ -156,6 +156,7 @@ class Plan:
     method: str
     trials: tuple[Trial, ...]
     bottleneck_seconds: float
+    """The largest stage load; under the schedule `folded`, the largest of a device's stages."""
     lower_bound_seconds: float
     optimal: bool
     stopped_by_clock: bool

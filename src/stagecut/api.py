@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from stagecut.choosing import Wish, check_wish, decide
+from stagecut.choosing import Decision, Wish, check_wish, decide
 from stagecut.clusters import find_cluster
 from stagecut.collector import collector_held
 from stagecut.connecting import connect
 from stagecut.copies import pipeline_cluster
+from stagecut.fewer import with_fewer
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
+from stagecut.folds import check_folded, folded_plan
 from stagecut.frontend import sequence_first, trace
 from stagecut.given import check_given, example_of
 from stagecut.ir import plan as ir
@@ -44,7 +46,7 @@ from stagecut.pricing import Pricing, measured_note
 from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
 from stagecut.tied import tied_notes, told_what_is_tied
-from stagecut.timetables import ScheduleLike, stored, timetable
+from stagecut.timetables import FOLDED, ScheduleLike, stored, timetable
 
 MICROBATCHES_PER_STAGE = 4
 """Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
@@ -74,6 +76,7 @@ def partition(
     frontend: str = "auto",
     cost: str | Path = "roofline",
     time_limit: float = 10.0,
+    allow_fewer: bool = False,
 ) -> Plan:
     """Plans how to cut a model into a pipeline of `n_gpus` devices.
 
@@ -92,7 +95,9 @@ def partition(
         schedule: `1f1b`, `gpipe`, `interleaved`, `zero_bubble`, `zb_v`, `dualpipe_v`, `forward`;
             or your own: a file of actions, its text, or a function (stages, devices, micro-batches)
             that returns a `Schedule`. It is checked before anything runs. `auto` takes the fastest
-            that fits, by simulated step time.
+            that fits, by simulated step time. `folded` gives a device one part of the model by
+            METIS, as several stages where skips lead back to it: with the method `metis` always,
+            with `auto` where a step is then faster than with one stage a device.
         n_microbatches: Micro-batches a step; without it, four a stage. `auto` searches.
         batch_size: Rows of a step over all replicas; micro-batches get equal shares of them, and
             without `n_microbatches` their number is searched for.
@@ -122,6 +127,9 @@ def partition(
         cost: `roofline`, from the devices' published rates; `measured`, each distinct op timed on
             the device that is present; or the path of a profile that was measured elsewhere.
         time_limit: Seconds after which the search for a better cut stops, as a safety stop.
+        allow_fewer: Whether the plan may leave devices out where a step of the same micro-batches
+            is then faster, as where transfers take longer than computing; the plan says so either
+            way. Also where the model cannot be cut into as many stages.
 
     Raises:
         ArgumentError: an argument cannot be used as given.
@@ -132,6 +140,7 @@ def partition(
     devices = find_cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})
+    check_folded(wish.schedule, method, bool(pins))
     args, kwargs, assumed = example_of(model, example_args, example_kwargs)
 
     traced = trace(model, args, kwargs, training=training, split=split, frontend=frontend)
@@ -148,79 +157,93 @@ def partition(
         wish, graph, devices, costed_at,
         optimizer=optimizer, memory_limit=limit, recompute=recompute, tied=tied,
     )  # fmt: skip
-    costed, one = costed_at(with_rows(graph, way.rows)), pipeline_cluster(devices, way.replicas)
-    times = timetable(way.schedule, len(one.devices), way.n_microbatches, MICROBATCHES_PER_STAGE)
 
-    def pose(costed: Costed, limit: Limit) -> tuple[Problem, Clustering]:
-        return build_problem(
-            costed[one.devices[0].name],
-            cluster=one,
-            n_stages=times.n_stages,
-            n_microbatches=times.n_microbatches,
-            in_flight=in_flight(times),
-            memory_limit=limit,
-            optimizer=optimizer,
-            training=training,
-            pins=pins or {},
-            costed=costed,
-            device_of_stage=times.device_of_stage,
-            tied=tied,
+    def cut(way: Decision, devices: Cluster, method: str) -> tuple[ir.Plan, Problem]:
+        """The plan on some devices by one method, and the problem whose answer it is."""
+        costed = costed_at(with_rows(graph, way.rows))
+        one = pipeline_cluster(devices, way.replicas)
+        times = timetable(
+            way.schedule, len(one.devices), way.n_microbatches, MICROBATCHES_PER_STAGE
         )
 
-    fitter = Fitter(
-        costed,
-        one,
-        times.device_of_stage,
-        times.n_microbatches,
-        optimizer,
-        pose,
-        lambda problem: solve(problem, method, time_limit),
-        lambda problem, relief: solve_relieved(problem, relief, time_limit),
-    )
-    with told_what_is_whole(traced), told_what_is_tied(graph, tied):
-        fitted = fitter.fit(way.recompute, limit)
-    graph, solution = fitted.graph, fitted.solution
-    stage = solution.assignment.stage
-    shared = tied_notes(
-        graph, fitted.problem, fitted.clustering, stage, solution.evaluation.bottleneck_seconds,
-        times.n_microbatches, tied,
-    )  # fmt: skip
+        some = len(devices.devices) < n_gpus
+        held = limit[: times.n_stages] if some and isinstance(limit, list) else limit
 
-    plan = ir.Plan(
-        graph=graph,
-        stages_of_ops=(),
-        stages=(),
-        cluster=devices,
-        device_of_stage=times.device_of_stage,
-        schedule=stored(way.schedule, times),
-        n_microbatches=times.n_microbatches,
-        optimizer=optimizer,
-        method=solution.method,
-        trials=solution.trials,
-        bottleneck_seconds=0.0,
-        lower_bound_seconds=solution.lower_bound_seconds,
-        optimal=solution.optimal,
-        stopped_by_clock=solution.stopped_by_clock,
-        step_seconds=0.0,
-        bubble=0.0,
-        frontend=traced.frontend,
-        torch_version=torch.__version__,
-        constants=constants_of(traced.constants),
-        step_timings=step_timings(graph, profile, optimizer),
-        replicas=way.replicas,
-        alternatives=way.alternatives,
-        notes=(
-            *assumed,
-            *sequence_first(model),
-            *graph.notes,
-            *fitted.notes,
-            *shared,
-            *measured_note(profile, graph),
-        ),
-        pins=tuple(sorted((pins or {}).items())),
-        tied=tied,
-    )
-    return Plan(placed(plan, fitted.problem, fitted.clustering, stage, solution.evaluation))
+        def pose(costed: Costed, limit: Limit) -> tuple[Problem, Clustering]:
+            return build_problem(
+                costed[one.devices[0].name],
+                cluster=one,
+                n_stages=times.n_stages,
+                n_microbatches=times.n_microbatches,
+                in_flight=in_flight(times),
+                memory_limit=limit,
+                optimizer=optimizer,
+                training=training,
+                pins=pins or {},
+                costed=costed,
+                device_of_stage=times.device_of_stage,
+                tied=tied,
+            )
+
+        fitter = Fitter(
+            costed,
+            one,
+            times.device_of_stage,
+            times.n_microbatches,
+            optimizer,
+            pose,
+            lambda problem: solve(problem, method, time_limit),
+            lambda problem, relief: solve_relieved(problem, relief, time_limit),
+        )
+        with told_what_is_whole(traced), told_what_is_tied(graph, tied):
+            fitted = fitter.fit(way.recompute, held)
+        problem, clustering, solution = fitted.problem, fitted.clustering, fitted.solution
+        stage, evaluation = solution.assignment.stage, solution.evaluation
+        shared = tied_notes(
+            fitted.graph, problem, clustering, stage, evaluation.bottleneck_seconds,
+            times.n_microbatches, tied,
+        )  # fmt: skip
+        plan = ir.Plan(
+            graph=fitted.graph,
+            stages_of_ops=(),
+            stages=(),
+            cluster=devices,
+            device_of_stage=times.device_of_stage,
+            schedule=stored(way.schedule, times),
+            n_microbatches=times.n_microbatches,
+            optimizer=optimizer,
+            method=solution.method,
+            trials=solution.trials,
+            bottleneck_seconds=0.0,
+            lower_bound_seconds=solution.lower_bound_seconds,
+            optimal=solution.optimal,
+            stopped_by_clock=solution.stopped_by_clock,
+            step_seconds=0.0,
+            bubble=0.0,
+            frontend=traced.frontend,
+            torch_version=torch.__version__,
+            constants=constants_of(traced.constants),
+            step_timings=step_timings(graph, profile, optimizer),
+            replicas=way.replicas,
+            alternatives=way.alternatives,
+            notes=(
+                *assumed,
+                *sequence_first(model),
+                *fitted.graph.notes,
+                *fitted.notes,
+                *shared,
+                *measured_note(profile, fitted.graph),
+            ),
+            pins=tuple(sorted((pins or {}).items())),
+            tied=tied,
+        )
+        made = placed(plan, problem, clustering, stage, evaluation)
+        if made.schedule == FOLDED:
+            made = folded_plan(made, problem, clustering, method)
+        return made, problem
+
+    least_stages = max((pins or {}).values(), default=0) + 1
+    return Plan(with_fewer(cut, way, devices, method, least_stages, allow_fewer))
 
 
 def pipeline(

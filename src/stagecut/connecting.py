@@ -24,7 +24,7 @@ from stagecut.runtime.distributed import DistributedRuntime, check_world
 from stagecut.runtime.layout import Layout
 from stagecut.runtime.local import LocalRuntime
 from stagecut.tensors import check_weights, weights_of
-from stagecut.timetables import ScheduleLike, microbatches_of
+from stagecut.timetables import FOLDED, ScheduleLike, microbatches_of
 
 
 def connect(
@@ -116,6 +116,8 @@ def _summary(plan: ir.Plan) -> str:
         plan.replicas,
         plan.schedule,
         plan.n_microbatches,
+        # Stages' seconds order the computes of a folded placement.
+        plan.schedule == FOLDED and [(s.forward_seconds, s.backward_seconds) for s in plan.stages],
     )
     return f"{plan.fingerprint} {decisions} {plan.torch_version}"
 

@@ -14,6 +14,7 @@ from stagecut.ir.solution import Assignment
 from stagecut.partitioner import explain
 from stagecut.passes import Clustering
 from stagecut.placing import pins_against, posed_again, stages_of_clusters
+from stagecut.timetables import FOLDED
 
 _SHOWN = 3
 """Ops of a group that are named."""
@@ -30,7 +31,8 @@ def explained(plan: Plan, k: int) -> tuple[Explanation, Mapping[Shift, str]]:
     limits = [s.memory.limit if s.memory.fits else float("inf") for s in plan.stages]
     problem, clustering = posed_again(plan, limits)
     where = stages_of_clusters(plan, clustering)
-    found = explain(problem, Assignment(where), k)
+    owner = plan.device_of_stage if plan.schedule == FOLDED else None
+    found = explain(problem, Assignment(where), k, owner)
     shifts = tuple(_in_words(plan, problem, clustering, where, shift) for shift in found.shifts)
     found = replace(found, shifts=shifts)
     return found, {shift: _name(plan, clustering, shift) for shift in found.shifts}

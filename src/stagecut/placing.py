@@ -13,10 +13,11 @@ from stagecut.ir.errors import ArgumentError, PlanError
 from stagecut.ir.plan import Plan, StageReport
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Evaluation
-from stagecut.partitioner import evaluate
+from stagecut.partitioner import device_loads, evaluate
 from stagecut.partitioner.schedules import in_flight
 from stagecut.passes import Clustering, annotate, build_problem, describe_stages, stages_of_ops
 from stagecut.prediction import predict, timetable_of
+from stagecut.timetables import FOLDED
 
 
 def placed(
@@ -32,10 +33,17 @@ def placed(
         plan,
         stages_of_ops=stages_of_ops(plan.graph, clustering, stage),
         stages=_within_devices(reports, cluster),
-        bottleneck_seconds=evaluation.bottleneck_seconds,
+        bottleneck_seconds=_bottleneck_seconds(plan, evaluation),
     )
     timeline = predict(made)
     return replace(made, step_seconds=timeline.step_seconds, bubble=timeline.bubble_share)
+
+
+def _bottleneck_seconds(plan: Plan, evaluation: Evaluation) -> float:
+    """The largest stage load; under the folded schedule, the largest of a device's stages."""
+    if plan.schedule != FOLDED:
+        return evaluation.bottleneck_seconds
+    return float(device_loads(evaluation, plan.device_of_stage).max())
 
 
 def moved(plan: Plan, module: str, stage: int) -> Plan:

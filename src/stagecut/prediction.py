@@ -15,11 +15,12 @@ from stagecut.ir.timeline import EdgeCost, Reduction, StepCosts, Timeline
 from stagecut.partitioner.schedules import (
     check,
     expand,
+    folded,
     forward_on,
     in_flight,
     simulate,
 )
-from stagecut.timetables import ScheduleLike, scheduled
+from stagecut.timetables import FOLDED, ScheduleLike, scheduled
 
 
 def program_of(plan: Plan) -> PipelineProgram:
@@ -57,6 +58,9 @@ def timetable_of(plan: Plan, n_microbatches: int, schedule: ScheduleLike | None 
     schedule = schedule or plan.schedule
     if schedule == "forward":
         return forward_on(plan.device_of_stage, n_microbatches)
+    if schedule == FOLDED:
+        costs = [(stage.forward_seconds, stage.backward_seconds) for stage in plan.stages]
+        return folded(plan.device_of_stage, n_microbatches, costs)
     n_devices = max(plan.device_of_stage) + 1
     made = scheduled(schedule, plan.n_stages, n_devices, n_microbatches)
     if made.device_of_stage != plan.device_of_stage:

@@ -10,6 +10,7 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.schedule import Schedule
 from stagecut.partitioner.schedules import (
     SCHEDULES,
+    folded,
     load_schedule,
     make_schedule,
     print_schedule,
@@ -17,6 +18,9 @@ from stagecut.partitioner.schedules import (
 
 ScheduleLike = str | Path | Callable[[int, int, int], Schedule]
 """A built-in name; a file of actions, or its text; (stages, devices, micro-batches) -> Schedule."""
+
+FOLDED = "folded"
+"""The schedule of stages that lie on devices as METIS's parts of the model do."""
 
 STAGES_A_DEVICE = {"interleaved": 2, "zb_v": 2, "dualpipe_v": 2}
 """Of the schedules by which devices own several stages."""
@@ -39,6 +43,8 @@ def timetable(
     """
     if n_microbatches is not None and n_microbatches < 1:
         raise ArgumentError(f"n_microbatches is {n_microbatches}; give 1 or more")
+    if schedule == FOLDED:  # one stage a device, until METIS's parts are cut into more
+        return folded(range(n_devices), n_microbatches or default * n_devices)
     if callable(schedule) or schedule in SCHEDULES:
         a_device = 1 if callable(schedule) else STAGES_A_DEVICE.get(str(schedule), 1)
         n_stages = a_device * n_devices
@@ -82,14 +88,14 @@ def scheduled(
 
 def microbatches_of(schedule: ScheduleLike) -> int | None:
     """How many micro-batches a text of actions is for; None where any number will do."""
-    if callable(schedule) or schedule in SCHEDULES:
+    if callable(schedule) or schedule in (*SCHEDULES, FOLDED):
         return None
     return _loaded(schedule).n_microbatches
 
 
 def stored(schedule: ScheduleLike, made: Schedule) -> str:
     """What a plan keeps: the name of a built-in schedule, the text of another."""
-    if not callable(schedule) and schedule in SCHEDULES:
+    if not callable(schedule) and schedule in (*SCHEDULES, FOLDED):
         return made.name
     return print_schedule(made)
 
@@ -98,7 +104,7 @@ def _loaded(schedule: str | Path) -> Schedule:
     try:
         return load_schedule(schedule)
     except ArgumentError as error:
-        names = ", ".join(SCHEDULES)
+        names = ", ".join((*SCHEDULES, FOLDED))
         raise ArgumentError(f"{error}; or the name of a schedule: {names}") from error
 
 

@@ -1,4 +1,4 @@
-"""`tied="colocate"`: all users of a tied weight in one stage, the best such cut, the same training."""
+"""`tied="colocate"`: all users of a weight in one stage, the best such cut, training as ever."""
 
 from __future__ import annotations
 

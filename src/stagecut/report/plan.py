@@ -103,7 +103,9 @@ def cluster_text(cluster: Cluster) -> str:
 def verdict(plan: Plan) -> Text:
     """How good the cut is: bottleneck, lower bound, gap; then the step it leads to."""
     slowest = max(plan.stages, key=lambda stage: stage.seconds)
-    cut = sum(t.n_bytes + t.gradient_bytes for stage in plan.stages for t in stage.sends)
+    device = plan.device_of_stage
+    sent = [t for s in plan.stages for t in s.sends if device[t.source] != device[t.destination]]
+    cut = sum(t.n_bytes + t.gradient_bytes for t in sent)
     text = Text.assemble(
         "bottleneck ", (seconds_text(plan.bottleneck_seconds), "bold"), f" (stage {slowest.index})",
         ", lower bound ", (seconds_text(plan.lower_bound_seconds), "bold"),

@@ -1,0 +1,142 @@
+"""Whether a step on fewer devices is faster: where transfers or sums outweigh what they save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stagecut.choosing import Decision
+from stagecut.ir.device import Cluster
+from stagecut.ir.errors import InfeasibleError
+from stagecut.ir.plan import Plan
+from stagecut.ir.problem import Problem
+from stagecut.partitioner.schedules import SCHEDULES
+from stagecut.report.units import seconds_text
+from stagecut.timetables import FOLDED, STAGES_A_DEVICE
+
+Cut = Callable[[Decision, Cluster, str], tuple[Plan, Problem]]
+"""(how a step runs, devices, method): the plan, and the problem whose answer it is."""
+_GAIN = 0.01
+"""Of a step, below which fewer devices are not worth a word."""
+_QUICK = "dp"
+_SEARCHES = ("auto", "dp", "metis", "exact")
+"""Methods whose cut is meant to be the best; baselines are taken as they are."""
+_WHOLE = ("1f1b", "gpipe", "forward")
+"""Schedules of one stage a device and whole backwards."""
+
+
+def with_fewer(
+    cut: Cut, way: Decision, devices: Cluster, method: str, least_stages: int, allowed: bool
+) -> Plan:
+    """The plan on all devices, with a note where fewer are faster; on those where `allowed`.
+
+    The steps compared are of the same micro-batches. Only numbers of devices that could gain are
+    cut, by the quickest method, and none with fewer than `least_stages`.
+
+    Raises:
+        InfeasibleError: nothing satisfies the constraints on all devices, nor on fewer if allowed.
+    """
+    n = len(devices.devices) // way.replicas
+    comparable = isinstance(way.schedule, str) and way.schedule in (*SCHEDULES, FOLDED)
+    each = STAGES_A_DEVICE.get(str(way.schedule), 1)
+    numbers = [fewer for fewer in _halved(n) if fewer * each >= least_stages]
+    try:
+        plan, problem = cut(way, devices, method)
+    except InfeasibleError as error:
+        if not (allowed and comparable):
+            raise
+        fewer = _best(cut, way, devices, numbers, float("inf"))
+        if fewer is None:
+            raise
+        why = f"{n} stages are not possible: {error}."
+        return _taken(cut, way, devices, method, fewer, why)
+    if not comparable or method not in _SEARCHES:
+        return plan
+    same = replace(way, n_microbatches=plan.n_microbatches)
+    worth = [
+        fewer
+        for fewer in numbers
+        if _least_seconds(problem, plan, fewer) < plan.step_seconds * (1 - _GAIN)
+    ]
+    best = _best(cut, same, devices, worth, plan.step_seconds * (1 - _GAIN), fits=_fits(plan))
+    if best is None:
+        return plan
+    steps = (
+        f"faster: a step takes {seconds_text(best.step_seconds)} on {_devices(_number(best))}, "
+        f"{seconds_text(plan.step_seconds)} on {n}"
+    )
+    if allowed:
+        return _taken(cut, same, devices, method, best, f"Fewer devices are {steps}.")
+    note = f"Fewer devices would be {steps}; allow_fewer=True takes them."
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _best(
+    cut: Cut, way: Decision, devices: Cluster, numbers: Sequence[int], below: float,
+    fits: bool = True,
+) -> Plan | None:  # fmt: skip
+    """The fastest of the quick plans on fewer devices; None where none is below some seconds."""
+    best = None
+    for n in numbers:
+        try:
+            plan, _ = cut(way, devices.first(n * way.replicas), _method(way))
+        except InfeasibleError:
+            continue
+        if plan.step_seconds < below and (_fits(plan) or not fits):
+            best, below = plan, plan.step_seconds
+    return best
+
+
+def _taken(cut: Cut, way: Decision, devices: Cluster, method: str, quick: Plan, why: str) -> Plan:
+    """The plan on as many devices as the quick one, by the method that was asked for."""
+    n, plan = _number(quick), quick
+    if method != _method(way):
+        plan, _ = cut(
+            replace(way, n_microbatches=quick.n_microbatches),
+            devices.first(n * way.replicas),
+            method,
+        )
+    used = len(plan.cluster.devices)
+    note = f"{why} Of {_devices(len(devices.devices))} it uses {used}: start as many ranks."
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _halved(n: int) -> list[int]:
+    """One less than n, and its halves down to 1."""
+    numbers = {n - 1}
+    while n > 1:
+        n //= 2
+        numbers.add(n)
+    return sorted(numbers - {0}, reverse=True)
+
+
+def _least_seconds(problem: Problem, plan: Plan, n: int) -> float:
+    """No step of the plan's micro-batches on n of its devices takes less.
+
+    Legend: w the work of one micro-batch, m micro-batches. Some device computes w / n of each, or
+    more. Under `_WHOLE` stage s, of load x_s, first waits for a forward of those before it and last
+    for their backward, so that a step takes T >= m x_s + x_0 + ... + x_(s-1) for every s. The x_s
+    sum to w; T is least where all are equal: x_s = (T / m) (1 - 1 / m)^s, w = T (1 - (1 - 1/m)^n).
+    """
+    m = plan.n_microbatches
+    work = float((problem.forward_seconds + problem.backward_seconds).min(axis=0).sum())
+    if plan.schedule in _WHOLE:
+        return work / (1 - (1 - 1 / m) ** n)
+    return m * work / n
+
+
+def _method(way: Decision) -> str:
+    return "metis" if way.schedule == FOLDED else _QUICK
+
+
+def _number(plan: Plan) -> int:
+    """Devices of one replica."""
+    return len(plan.cluster.devices) // plan.replicas
+
+
+def _fits(plan: Plan) -> bool:
+    return all(stage.memory.fits for stage in plan.stages)
+
+
+def _devices(n: int) -> str:
+    return f"{n} device{'' if n == 1 else 's'}"
