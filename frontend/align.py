@@ -159,6 +159,8 @@ class _Merge:
             return self._choice(ours, theirs)
         if isinstance(ours, ByMode):
             ours = ours.train
+        if ours == theirs and type(ours) is type(theirs):
+            return ours
         if isinstance(ours, int | float) and isinstance(theirs, int | float):
             return ByMode(ours, theirs)
         raise NoMatch(f"an argument is {_shown(ours)} in train and {_shown(theirs)} in eval")

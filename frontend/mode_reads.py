@@ -7,6 +7,7 @@ A second trace in eval mode costs as much as the first. Most models need none: t
     attend(q, k, v, dropout=self.p if self.training else 0.0)    known: a rate that eval sets to 0
     if self.gradient_checkpointing and self.training:       changes memory, not results
     if self.training: ...                                   found
+    F.dropout(x, 0.1)                                       found: eval drops too
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from torch import nn
+
+from stagecut.frontend.fixed_flags import fixed_flags
 
 # Functions that take the flag as an argument and end in an op of modes.py.
 _TAKERS = frozenset(
@@ -65,10 +68,10 @@ def _places(file: str) -> Mapping[str, tuple[int, ...]]:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     inside = {id(n) for kind in classes for n in ast.walk(kind)}
     for kind in classes:
-        places[kind.name] = tuple(_deciding(kind))
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+        places[kind.name] = (*_deciding(kind), *fixed_flags(kind, tree))
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]
     plain = [f for f in functions if id(f) not in inside]
-    places[""] = tuple(line for function in plain for line in _deciding(function))
+    places[""] = tuple(line for f in plain for line in (*_deciding(f), *fixed_flags(f, tree)))
     return MappingProxyType(places)
 
 

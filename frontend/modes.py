@@ -39,18 +39,18 @@ _MODE_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# Without running statistics, norms go by the batch in eval too.
+_NORMS = frozenset({"aten::batch_norm", "aten::instance_norm"})
+
 
 def mode_arguments(node: fx.Node, scope: str, model: nn.Module) -> dict[str, ByMode]:
     """The arguments of an op that depend on the mode, by their schema name."""
-    schema = getattr(node.target, "_schema", None)
-    name = _MODE_ARGUMENTS.get(str(schema.name)) if schema is not None else None
+    op = str(getattr(getattr(node.target, "_schema", None), "name", ""))
+    name = _MODE_ARGUMENTS.get(op)
     if name is None or not _trains(model, scope):
         return {}
-    position = [declared.name for declared in schema.arguments].index(name)  # type: ignore[union-attr]
-    given: Any = node.kwargs.get(name)
-    if given is None and position < len(node.args):
-        given = node.args[position]
-    if not given:
+    given: Any = effects.argument(node, name)
+    if not given or (op in _NORMS and effects.argument(node, "running_mean") is None):
         return {}
     return {name: ByMode(given, 0.0 if isinstance(given, float) else False)}
 
