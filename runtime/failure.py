@@ -16,12 +16,14 @@ from stagecut.ir.errors import RuntimeFailure, StagecutError
 from stagecut.ir.schedule import Compute
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<")
+_TOO_FEW = "Expected more than 1 value per channel when training"
+_FEWER = "Give the step more rows, or the pipeline fewer micro-batches (n_microbatches=)"
 _PHASES = {"F": "forward", "B": "backward", "I": "backward (inputs)", "W": "backward (weights)"}
 
 
 @contextlib.contextmanager
-def failing_action(device: int, action: Compute) -> Iterator[None]:
-    """Names the action in whatever its execution raises."""
+def failing_action(device: int, action: Compute, rows: int) -> Iterator[None]:
+    """Names the action in whatever its execution raises, and the rows of its micro-batch."""
     try:
         yield
     except StagecutError:
@@ -29,9 +31,11 @@ def failing_action(device: int, action: Compute) -> Iterator[None]:
     except Exception as error:
         where = user_line(error)
         raise RuntimeFailure(
-            f"rank {device}, stage {action.stage}, micro-batch {action.microbatch}, "
+            f"rank {device}, stage {action.stage}, micro-batch {action.microbatch} "
+            f"({rows} row{'s' * (rows != 1)}), "
             f"{_PHASES[action.phase.value]}: {type(error).__name__}: {error}"
             + (f"\n  from {where}" if where else "")
+            + (f"\n  {_FEWER}" if _TOO_FEW in str(error) else "")
         ) from error
 
 

@@ -19,6 +19,7 @@ class MicroBatch:
     """One micro-batch, as every stage sees it."""
 
     index: int
+    rows: int
     inputs: Mapping[str, torch.Tensor]
     """The model's tensor inputs, by the names of their values."""
     symbols: Mapping[str, int]
@@ -89,7 +90,14 @@ def split(
         }
         symbols = bind(graph, named)
         made.append(
-            MicroBatch(index, named, symbols, sizes[index] / (all_rows or rows), targets[index])
+            MicroBatch(
+                index,
+                sizes[index],
+                named,
+                symbols,
+                sizes[index] / (all_rows or rows),
+                targets[index],
+            )
         )
     return tuple(made)
 

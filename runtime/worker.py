@@ -87,7 +87,8 @@ class Worker:
                     while message not in self.inbox and not self._take(message):
                         yield
                 start = self.recorder.mark()
-                with failing_action(self.device, action):
+                rows = step.microbatches[action.microbatch].rows
+                with failing_action(self.device, action, rows):
                     self._compute(action, needed, step, outcome)
             else:
                 start = self.recorder.mark()

@@ -26,6 +26,7 @@ from stagecut.runtime.microbatches import MicroBatch, count_rows, merge_outputs,
 from stagecut.runtime.norms import clip_gradients
 from stagecut.runtime.recording import Recorded, timeline
 from stagecut.runtime.stage import StageRunner
+from stagecut.runtime.statistics import batch_norms, check_values
 from stagecut.runtime.worker import Outcome, Step
 from stagecut.timetables import ScheduleLike
 
@@ -80,6 +81,7 @@ class Pipeline:
         self.signature = Signature(plan.graph)
         self._actions: dict[tuple[ScheduleLike, int], ActionList] = {}
         self._last: ActionList | None = None
+        self._norms = batch_norms(plan.graph)
         self._random = any(op.effects.random for op in plan.graph.ops)
         self.train(plan.graph.training)
 
@@ -256,6 +258,7 @@ class Pipeline:
             elif n > 1:
                 _refuse_mixed_rows(self.plan)
             microbatches = split(self.plan.graph, leaves, target, n)
+            check_values(self._norms, microbatches, training=self.training)
         except Exception as error:
             problem = error
         try:

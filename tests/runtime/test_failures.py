@@ -63,7 +63,7 @@ def test_every_rank_tells_the_first_failure() -> None:
     ended = run_ranks(3, bad_index, seconds=90)
     for end in ended:
         assert end.error is not None
-        assert end.error.startswith("RuntimeFailure: rank 2, stage 2, micro-batch 2, forward")
+        assert end.error.startswith("RuntimeFailure: rank 2, stage 2, micro-batch 2 (2 rows), for")
         assert "index out of range" in end.error
         assert "test_failures.py" in end.error
 
