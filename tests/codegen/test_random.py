@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from stagecut.ir.errors import RuntimeFailure
 from tests.codegen.running import pipe_of, sources
 
 X = {"x": torch.randn(8, 6)}
@@ -53,6 +54,25 @@ def test_the_users_generator_moves_by_one_draw_a_step() -> None:
     pipe = pipe_of(Dropped(), X)
     torch.manual_seed(7)
     pipe.train_step(**X)
+    after = torch.rand(3)
+    torch.manual_seed(7)
+    torch.randint(2**31, ())
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_so_it_does_in_a_step_that_fails() -> None:
+    class Looks(Dropped):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(4, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.table(super().forward(x).argmax(1) * (x[:, 0] > 5))
+
+    pipe = pipe_of(Looks(), X)
+    torch.manual_seed(7)
+    with pytest.raises(RuntimeFailure, match="index out of range"):
+        pipe.train_step(x=X["x"].argsort(1).float() + 6)
     after = torch.rand(3)
     torch.manual_seed(7)
     torch.randint(2**31, ())

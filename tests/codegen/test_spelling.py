@@ -22,6 +22,10 @@ from tests.codegen.running import assert_trains_alike, sources
         ("aten.instance_norm.default",
          ["a", "w", "b", "None", "None", "True", "0.1", "1e-05", "False"], [],
          "F.instance_norm(a, None, None, w, b, True, 0.1, 1e-05)"),
+        # The last one froze torch.backends.cudnn.enabled, which F.batch_norm reads when it runs.
+        ("aten.batch_norm.default",
+         ["a", "w", "b", "m", "v", "self.training", "0.1", "1e-05", "False"], [],
+         "F.batch_norm(a, m, v, w, b, self.training, 0.1, 1e-05)"),
         ("aten.view.default", ["a", "[2, s0]"], [], "a.view(2, s0)"),
         ("aten.view.default", ["a", "[]"], [], "a.view([])"),
         ("aten.linear.default", ["a", "self.w"], [], "F.linear(a, self.w)"),

@@ -14,6 +14,7 @@ import stagecut
 from stagecut.frontend import trace
 from stagecut.ir.errors import RuntimeFailure, TraceError
 from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
+from tests.frontend.leaving import assert_left_as_it_was
 
 X = {"x": torch.randn(4, 6, generator=torch.Generator().manual_seed(0))}
 
@@ -171,13 +172,24 @@ def test_a_model_without_decisions_is_traced_as_ever() -> None:
 
 
 def test_nothing_is_left_on_the_model() -> None:
-    model = Checks()
-    before = {name: list(vars(module)) for name, module in model.named_modules()}
-    state, generator = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    trace(model, (), X)
-    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
-    assert_close(model.state_dict(), state, rtol=0, atol=0)
-    assert torch.equal(torch.get_rng_state(), generator)
+    assert_left_as_it_was(Checks(), X)
+    assert_left_as_it_was(Mixed(), X)
+
+
+def test_neither_by_modules_that_run_in_the_comparison() -> None:
+    class Counts(Gate):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.calls = nn.BatchNorm1d(6), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(self.norm(x))
+
+    model = Mixed()
+    model.gates = nn.ModuleList(Counts() for _ in range(3))
+    assert_left_as_it_was(model, X)
+    assert [gate.calls for gate in model.gates] == [0, 0, 0]
 
 
 def test_on_the_meta_device_the_first_error_is_raised() -> None:

@@ -191,6 +191,22 @@ def test_what_modules_settle_that_run_as_they_are_is_not_reported() -> None:
     assert not told
 
 
+def test_modules_that_the_user_compiled_are_traced_into() -> None:
+    def build(backend: str | None) -> nn.Module:
+        torch.manual_seed(0)
+        layers = [nn.Linear(8, 8) for _ in range(3)]
+        if backend:
+            layers[1].compile(backend=backend)
+            layers[2] = torch.compile(layers[2], backend=backend)  # type: ignore[call-overload]
+        return nn.Sequential(*layers)
+
+    model = build("eager")
+    pipe = pipe_of(model, {"input": X}, 3)
+    assert not any(":" in op.target for op in pipe.plan.graph.ops)
+    assert_close(pipe.train_step(X), build(None)(X).square().mean().detach())
+    assert pipe.state_dict().keys() == model.state_dict().keys()
+
+
 def test_hooks_that_forward_itself_registers_are_taken_off_again() -> None:
     class Installs(nn.Module):
         def __init__(self) -> None:

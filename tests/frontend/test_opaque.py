@@ -14,6 +14,7 @@ import stagecut
 from stagecut.frontend import trace
 from stagecut.ir.errors import InfeasibleError, TraceError, UnsupportedError
 from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
+from tests.frontend.leaving import assert_left_as_it_was
 
 X = {"x": torch.randn(4, 6)}
 
@@ -172,14 +173,7 @@ def test_eval_uses_the_modules_in_eval() -> None:
 
 
 def test_nothing_is_left_on_the_model() -> None:
-    model = Blocks()
-    before = {name: list(vars(module)) for name, module in model.named_modules()}
-    state = copy.deepcopy(model.state_dict())
-    generator = torch.get_rng_state()
-    trace(model, (), X)
-    assert {name: list(vars(module)) for name, module in model.named_modules()} == before
-    assert_close(model.state_dict(), state, rtol=0, atol=0)
-    assert torch.equal(torch.get_rng_state(), generator)
+    assert_left_as_it_was(Blocks(), X)
 
 
 def test_on_the_meta_device_the_first_error_is_raised() -> None:
