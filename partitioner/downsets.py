@@ -47,9 +47,11 @@ class Answer:
     """What an exact search found."""
 
     assignment: Assignment | None
-    """Better than the incumbent, and optimal if `complete`."""
+    """Below the limit that was asked for, and optimal if `complete`."""
     complete: bool
-    """Whether there is no better one than that (or than the incumbent, where it is None)."""
+    """Whether there is no better one than that (none below the limit, where it is None)."""
+    refuted_seconds: float = 0.0
+    """No assignment has a bottleneck below the lesser of this and the limit."""
 
 
 def best_by_downsets(

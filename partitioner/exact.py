@@ -8,7 +8,7 @@ from stagecut.ir.problem import IntArray, Problem
 from stagecut.partitioner.bound import binned_bound
 from stagecut.partitioner.downsets import Answer, best_by_downsets
 from stagecut.partitioner.orders import narrowed, stage_windows
-from stagecut.partitioner.search import Search
+from stagecut.partitioner.search import PROVED, Search
 
 _FEW_PREFIXES = 4000
 """Graphs whose prefixes times stages are no more than this need no windows."""
@@ -31,32 +31,34 @@ def close_small_gap(search: Search, effort: float) -> bool:
     if answer is None and int((high - low).sum()) <= _FEW_VARIABLES:
         answer = _by_milp(search, low, high, upper, effort)
     if answer is not None:
-        _conclude(search, answer)
+        _conclude(search, answer, upper)
     return answer is not None
 
 
-def close_gap(search: Search, effort: float) -> None:
-    """Finds the optimum and proves it, or stops at its budgets.
+def close_gap(search: Search, effort: float, gap: float = 0.0) -> None:
+    """Finds the optimum and proves it to within `gap`, or stops at its budgets.
 
-    The lower bound for the incumbent leaves each cluster a window of stages; the best assignment in
-    the windows that beats the incumbent is searched among prefixes where those are few, else by
-    integer programming. Finding none proves the incumbent optimal. `effort` scales the budget of
-    the integer programme.
+    The lower bound leaves each cluster a window of stages, in any assignment that is better than
+    the incumbent by more than `gap`. The best of these is searched among prefixes where they are
+    few, else by integer programming. Finding none proves the incumbent within `gap` of optimal.
+    `effort` scales the budget of the integer programme.
     """
-    problem, upper = search.problem, _upper(search)
-    bound = search.bound or binned_bound(problem, upper, 0.0, search.out_of_time)
+    problem, target = search.problem, _upper(search) / (1 + gap)
+    bound = search.bound
+    if bound is None or bound.target_seconds != target:
+        bound = binned_bound(problem, _upper(search), gap, search.out_of_time)
     if search.feasible:
         search.raise_bound(bound.seconds)
     low, high = narrowed(problem, bound.low, bound.high)
     if (low > high).any():
-        _conclude(search, Answer(None, complete=True))
+        _conclude(search, Answer(None, complete=True), target)
         return
-    answer = best_by_downsets(problem, low, high, upper * _JUST_BELOW, search.out_of_time)
+    answer = best_by_downsets(problem, low, high, target * _JUST_BELOW, search.out_of_time)
     most = _MOST_VARIABLES * min(effort, 1.0)
     if answer is None and int((high - low).sum()) <= most:
-        answer = _by_milp(search, low, high, upper, effort)
+        answer = _by_milp(search, low, high, target, effort, gap)
     if answer is not None:
-        _conclude(search, answer)
+        _conclude(search, answer, target)
 
 
 def nothing_fits(search: Search) -> bool:
@@ -75,25 +77,34 @@ def _upper(search: Search) -> float:
 
 
 def _by_milp(
-    search: Search, low: IntArray, high: IntArray, upper: float, effort: float
+    search: Search, low: IntArray, high: IntArray, upper: float, effort: float, gap: float = 0.0
 ) -> Answer | None:
     if upper <= 0:
         return None
     from stagecut.partitioner.milp import best_by_milp  # scipy.optimize is slow to import
 
-    answer = best_by_milp(search.problem, low, high, upper, search.seconds_left, effort)
+    answer = best_by_milp(search.problem, low, high, upper, search.seconds_left, effort, gap)
     search.out_of_time()  # notes it where the solver ended at the deadline
     return answer
 
 
-def _conclude(search: Search, answer: Answer) -> None:
+def _conclude(search: Search, answer: Answer, target: float) -> None:
+    """Takes note of what a search below `target` seconds found and refuted."""
     if answer.assignment is not None:
         search.offer(answer.assignment, "proved" if answer.complete else "")
-    if answer.complete and search.feasible:
-        search.raise_bound(search.bottleneck_seconds)
-        search.confirm("proved: nothing better exists")
-    elif answer.complete:
+    elif answer.complete and not search.feasible:
         search.proved_infeasible = True
+    if not search.feasible:
+        return
+    refuted = target if answer.complete else min(answer.refuted_seconds, target)
+    search.raise_bound(min(refuted, search.bottleneck_seconds))
+    if answer.complete and answer.assignment is None:
+        share = search.bottleneck_seconds / target - 1
+        search.confirm(f"proved: nothing is {_better(share)}")
+
+
+def _better(share: float) -> str:
+    return f"{share:.0%} better" if share > PROVED else "better"
 
 
 def _more_than_any(problem: Problem) -> float:

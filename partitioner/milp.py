@@ -44,8 +44,9 @@ def best_by_milp(
     upper: float,
     seconds_left: Callable[[], float],
     effort: float = 1.0,
+    gap: float = 0.0,
 ) -> Answer:
-    """The best assignment with a bottleneck below `upper` and stages low..high [n].
+    """The best assignment, to within `gap`, below a bottleneck of `upper` and in stages low..high.
 
     Stops at a number of branch-and-bound nodes that falls with the programme's size and grows with
     `effort`, or where no seconds are left.
@@ -53,19 +54,22 @@ def best_by_milp(
     program = _Program(problem, low, high, upper)
     if not program.build(seconds_left):
         return Answer(None, complete=False)
-    solved = program.solve(seconds_left(), effort, presolve=True)
+    solved = program.solve(seconds_left(), effort, gap, presolve=True)
     if solved.status == _SOLVER_ERROR:
-        solved = program.solve(seconds_left(), effort, presolve=False)
+        solved = program.solve(seconds_left(), effort, gap, presolve=False)
     if solved.status == _NONE_EXISTS:
         return Answer(None, complete=True)
+    dual = solved.mip_dual_bound or 0.0  # None where the solver stopped before it had any
+    refuted = dual * program.unit * _CLOSER
     if solved.x is None:
-        return Answer(None, complete=False)
-    found, finished = program.assignment(solved.x), solved.status == _OPTIMAL
+        return Answer(None, complete=False, refuted_seconds=refuted)
+    found = program.assignment(solved.x)
+    finished = solved.status == _OPTIMAL and gap == 0
     scored = evaluate(problem, found)
     if scored.faults or scored.bottleneck_seconds >= upper:
         # Better than the incumbent only by the solver's tolerances.
-        return Answer(None, complete=finished and solved.mip_dual_bound >= _UNITS * _CLOSER**2)
-    return Answer(found, complete=finished)
+        return Answer(None, finished and dual >= _UNITS * _CLOSER**2, refuted)
+    return Answer(found, finished, refuted)
 
 
 class _Program:
@@ -99,7 +103,9 @@ class _Program:
             self.at_most([*load, (0, -1.0)], 0.0)
         return True
 
-    def solve(self, time_limit: float, effort: float, presolve: bool) -> OptimizeResult:
+    def solve(
+        self, time_limit: float, effort: float, gap: float, presolve: bool
+    ) -> OptimizeResult:
         """What HiGHS answers."""
         shape = (len(self.limits), len(self.most))
         matrix = coo_array((self.coefficients, (self.rows, self.columns)), shape=shape).tocsr()
@@ -114,7 +120,7 @@ class _Program:
             options={
                 "time_limit": time_limit,
                 "node_limit": nodes,
-                "mip_rel_gap": 1e-7,
+                "mip_rel_gap": max(gap, 1e-7),
                 "presolve": presolve,
             },
         )

@@ -28,7 +28,9 @@ cut where nothing fits; one of each at least."""
 _MOST_POLISHED = 3
 _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 """METIS seeds at most; fewer where the gap is closed already and they only show what METIS does."""
-_AUTO_EFFORT, _EXACT_EFFORT = 0.03, 20.0
+_AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
+_MOST_CLOSINGS = 2
+"""Exact searches for something better by more than a good enough gap, if the first finds it."""
 _PROMISING = 1.03
 """Cuts of further orders within this factor of the incumbent are worth polishing."""
 _FEW_FREE = 300
@@ -81,13 +83,17 @@ def _auto(search: Search) -> None:
     if search.bound is None:
         _bound(search)
     if search.free_variables() <= _FEW_FREE:
-        _close(search, _AUTO_EFFORT)
+        _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("search"):
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
-    if not search.finished(_GOOD_ENOUGH):
-        _close(search, _AUTO_EFFORT)
+    for _ in range(_MOST_CLOSINGS):
+        before = search.bottleneck_seconds
+        if not search.finished(_GOOD_ENOUGH):
+            _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
+        if search.bottleneck_seconds == before:
+            return
 
 
 def _exact(search: Search) -> None:
@@ -98,9 +104,9 @@ def _exact(search: Search) -> None:
         _close(search, _EXACT_EFFORT)
 
 
-def _close(search: Search, effort: float) -> None:
+def _close(search: Search, effort: float, gap: float = 0.0) -> None:
     with search.trial("exact"):
-        close_gap(search, effort)
+        close_gap(search, effort, gap)
 
 
 def _small(search: Search, effort: float) -> bool:
