@@ -103,9 +103,7 @@ class _Program:
             self.at_most([*load, (0, -1.0)], 0.0)
         return True
 
-    def solve(
-        self, time_limit: float, effort: float, gap: float, presolve: bool
-    ) -> OptimizeResult:
+    def solve(self, time_limit: float, effort: float, gap: float, presolve: bool) -> OptimizeResult:
         """What HiGHS answers."""
         shape = (len(self.limits), len(self.most))
         matrix = coo_array((self.coefficients, (self.rows, self.columns)), shape=shape).tocsr()
