@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stagecut.ir.problem import FloatArray, IntArray, Problem
+from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
 from stagecut.ir.schedule import Schedule, StageEdge
 from stagecut.ir.solution import Assignment, Evaluation
 from stagecut.partitioner.evaluate import evaluate
@@ -32,8 +32,9 @@ from stagecut.partitioner.runs import Fold, Runs, mean_seconds, walk
 from stagecut.partitioner.schedules import expand, folded, in_flight, simulate
 from stagecut.partitioner.schedules.folded import Costs
 
-_MOST_SEEDS, _SEEDS = 3, 6_000
-"""METIS seeds at most; and their budget times clusters, one of them at least."""
+_MOST_SEEDS, _SEEDS = 6, 300_000
+"""METIS seeds at most; and their budget times clusters times the square of the devices, which is
+what a seed's work grows with. One of each kind at least."""
 _MOST_STAGES = 3
 """Stages a device, at most."""
 _SHIFTS = (64, 16, 4, 1)
@@ -60,9 +61,9 @@ def best_fold(problem: Problem, n_microbatches: int) -> Folded | None:
     best = None
     for fold in folds(problem):
         posed, evaluation = _posed(problem, fold)
-        load = device_loads(evaluation, fold.device_of_stage)
-        if best is not None and n_microbatches * float(load.max()) >= best.step_seconds:
-            continue
+        work = _computing(evaluation, fold.device_of_stage)
+        if best is not None and n_microbatches * work >= best.step_seconds:
+            continue  # transfers may run beside computing, which alone takes longer than the best
         schedule = folded(fold.device_of_stage, n_microbatches, stage_costs(evaluation))
         posed = replace(posed, in_flight=np.array(in_flight(schedule)))
         posed = _sharing(problem, fold, posed)
@@ -82,6 +83,12 @@ def device_loads(evaluation: Evaluation, device_of_stage: Sequence[int]) -> Floa
     return loads
 
 
+def _computing(evaluation: Evaluation, device_of_stage: Sequence[int]) -> float:
+    """The most that a device computes for one micro-batch."""
+    seconds = evaluation.forward_seconds + evaluation.backward_seconds
+    return float(np.bincount(np.asarray(device_of_stage), seconds).max())
+
+
 def stage_costs(evaluation: Evaluation) -> list[Costs]:
     """Seconds of each stage's forward and backward, for its schedule."""
     forward, backward = evaluation.forward_seconds, evaluation.backward_seconds
@@ -97,10 +104,12 @@ def folds(problem: Problem) -> Iterator[Fold]:
     """
     if problem.n < problem.n_stages:
         return
-    for seed in range(1, 1 + max(1, min(_MOST_SEEDS, _SEEDS // problem.n))):
-        part = _with_the_end(problem, kway_parts(problem, seed))
-        if len(np.unique(part)) == problem.n_stages:
-            yield from _ever_fewer(problem, walk(problem, part))
+    bare, count = _bare(problem), _SEEDS // (problem.n * problem.n_stages**2)
+    for seed in range(1, 1 + max(1, min(_MOST_SEEDS, count))):
+        for recursive in (False, True):
+            part = _with_the_end(problem, kway_parts(problem, seed, recursive))
+            if len(np.unique(part)) == problem.n_stages:
+                yield from _ever_fewer(bare, walk(problem, part))
 
 
 def on_devices(problem: Problem, device_of_stage: Sequence[int]) -> Problem:
@@ -142,6 +151,20 @@ def _step_seconds(posed: Problem, fold: Fold, schedule: Schedule) -> float:
     return simulate(expand(schedule, edges, ahead=1), costs).step_seconds
 
 
+def _bare(problem: Problem) -> Problem:
+    """Without what memory holds, which loads do not depend on: quicker to evaluate."""
+    shared = np.diff(problem.weights.offsets) > 1
+    users = [problem.weights[weight].tolist() for weight in np.flatnonzero(shared).tolist()]
+    return replace(
+        problem,
+        weights=Incidence.of(users),
+        weight_bytes=problem.weight_bytes[shared],
+        weight_sync_seconds=problem.weight_sync_seconds[shared],
+        saved=Incidence.of([]),
+        saved_bytes=np.zeros(0),
+    )
+
+
 def _with_the_end(problem: Problem, part: IntArray) -> IntArray:
     """The parts, with all that is pinned to the last stage in the part that has most of it."""
     end = problem.pins == problem.n_stages - 1
@@ -155,12 +178,13 @@ def _with_the_end(problem: Problem, part: IntArray) -> IntArray:
 def _ever_fewer(problem: Problem, runs: Runs) -> Iterator[Fold]:
     """The runs, borders moved; then with one run given away, and so on to one a device.
 
-    While there are many it is the shortest that goes, then the one whose loss costs least.
+    While there are many it is the shortest that goes, then the one whose loss costs least. Of
+    larger numbers every other one is shown.
     """
     d, seconds = problem.n_stages, mean_seconds(problem)
     while True:
         many = len(runs.device) > _MOST_STAGES * d
-        if not many:
+        if not many and (len(runs.device) <= 2 * d or len(runs.device) % 2 == 0):
             yield _evened(problem, runs).fold(problem.n)
         loose = [run for run, device in enumerate(runs.device) if runs.device.count(device) > 1]
         if many:

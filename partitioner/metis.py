@@ -219,8 +219,8 @@ def _graph(ends: IntArray, weights: FloatArray, n: int) -> tuple[pymetis.CSRAdja
     return adjacency, np.concatenate([whole, whole])[by_row]
 
 
-def kway_parts(problem: Problem, seed: int) -> IntArray:
-    """METIS's own parts of the clusters, one a stage: shape [n].
+def kway_parts(problem: Problem, seed: int, recursive: bool) -> IntArray:
+    """METIS's own parts of the clusters, one a stage: shape [n]; k-way, or by recursive bisection.
 
     Balanced by seconds, with few bytes between them; they may need each other in circles, and
     break pins.
@@ -234,7 +234,7 @@ def kway_parts(problem: Problem, seed: int) -> IntArray:
         adjacency,
         vweights=_integers(bisection.seconds, cap=1 / problem.n_stages),
         eweights=edge_weights,
-        recursive=False,
+        recursive=recursive,
         options=pymetis.Options(seed=seed, ufactor=30),
     )
     return np.asarray(parts, dtype=np.int64)

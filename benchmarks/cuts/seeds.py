@@ -6,8 +6,10 @@ python -m benchmarks.cuts.seeds FOLDER [MODEL ...]      FOLDER as in gaps.py
     bisected   recursive bisection made acyclic at each level, as it comes
     metis      that, cut again along its own order and polished: the method `metis`
     dp         the method `dp`
+    folded     METIS's k-way parts, each as several stages of one device (`partitioner/folding.py`)
 
-Memory is ignored. A step is 1F1B with four micro-batches a stage, simulated.
+Memory is ignored. A step is 1F1B with four micro-batches a stage, simulated; a folded one runs the
+same micro-batches by the schedule `folded`, and its bottleneck is a device's.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from benchmarks.cuts.gaps import MICROBATCHES_PER_STAGE, problems
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.schedule import StageEdge
 from stagecut.ir.solution import Assignment
-from stagecut.partitioner import evaluate, solve
+from stagecut.partitioner import Folded, best_fold, device_loads, evaluate, solve
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.planning.costing import Costed, step_costs
@@ -70,6 +72,25 @@ def rows(problem: Problem) -> Iterator[str]:
             f"{method} | {reached * 1e3:.2f} ms | {reached / best:.3f} | "
             f"{scored.bytes_cut / 2**20:,.0f} MiB | {step_seconds(problem, stage) * 1e3:.1f} ms"
         )
+    yield folded_row(problem, best)
+
+
+def folded_row(problem: Problem, best: float) -> str:
+    """The placement of METIS's parts whose step is shortest."""
+    found = best_fold(problem, MICROBATCHES_PER_STAGE * problem.n_stages)
+    if found is None:
+        return "folded | none | | | "
+    reached = device_loads(found.evaluation, found.fold.device_of_stage).max()
+    return (
+        f"folded, {found.problem.n_stages} stages | {reached * 1e3:.2f} ms | {reached / best:.3f} "
+        f"| {bytes_between(problem, found) / 2**20:,.0f} MiB | {found.step_seconds * 1e3:.1f} ms"
+    )
+
+
+def bytes_between(problem: Problem, found: Folded) -> float:
+    """What a placement sends from device to device."""
+    owner = np.asarray(found.fold.device_of_stage)
+    return evaluate(problem, Assignment(owner[found.fold.stage])).bytes_cut
 
 
 def bisected(problem: Problem) -> IntArray:

@@ -56,7 +56,7 @@ def with_fewer(
     worth = [
         fewer
         for fewer in numbers
-        if _least_seconds(problem, plan, fewer) < plan.step_seconds * (1 - _GAIN)
+        if even_seconds(problem, plan, fewer) < plan.step_seconds * (1 - _GAIN)
     ]
     best = _best(cut, same, devices, worth, plan.step_seconds * (1 - _GAIN), fits=_fits(plan))
     if best is None:
@@ -110,19 +110,15 @@ def _halved(n: int) -> list[int]:
     return sorted(numbers - {0}, reverse=True)
 
 
-def _least_seconds(problem: Problem, plan: Plan, n: int) -> float:
-    """No step of the plan's micro-batches on n of its devices takes less.
+def even_seconds(problem: Problem, plan: Plan, n: int) -> float:
+    """The plan's micro-batches on n of its devices, whose stages are equal and send nothing.
 
-    Legend: w the work of one micro-batch, m micro-batches. Some device computes w / n of each, or
-    more. Under `_WHOLE` stage s, of load x_s, first waits for a forward of those before it and last
-    for their backward, so that a step takes T >= m x_s + x_0 + ... + x_(s-1) for every s. The x_s
-    sum to w; T is least where all are equal: x_s = (T / m) (1 - 1 / m)^s, w = T (1 - (1 - 1/m)^n).
+    Cuts even out loads, so that a real step takes longer: where this is no faster, none is cut.
     """
     m = plan.n_microbatches
     work = float((problem.forward_seconds + problem.backward_seconds).min(axis=0).sum())
-    if plan.schedule in _WHOLE:
-        return work / (1 - (1 - 1 / m) ** n)
-    return m * work / n
+    filling = n - 1 if plan.schedule in _WHOLE else 0
+    return (m + filling) * work / n
 
 
 def _method(way: Decision) -> str:
