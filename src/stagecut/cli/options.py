@@ -63,8 +63,8 @@ Schedule = Annotated[
         metavar="NAME",
         help="The order of the work: [bold]1f1b[/bold] (little memory), [bold]gpipe[/bold] (all "
         "forwards, then all backwards), [bold]forward[/bold] (inference), or interleaved, "
-        "zero_bubble, zb_v, dualpipe_v (smaller bubbles). [bold]auto[/bold] takes the fastest "
-        "that fits.",
+        "zero_bubble, zb_v, dualpipe_v (smaller bubbles), folded (METIS's parts, some of several "
+        "stages). [bold]auto[/bold] takes the fastest that fits.",
     ),
 ]
 Microbatches = Annotated[
