@@ -351,3 +351,50 @@ class Loops(nn.Module):
         half = {name: weight * 0.5 for name, weight in self.out.named_parameters()}
         stacked = torch.stack(states, 1)
         return torch.func.functional_call(self.out, half, (stacked,)) + F.silu(stacked)
+
+
+class Noise(nn.Module):
+    """Drops by a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.own = torch.Generator().manual_seed(seed)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.empty_like(x).bernoulli_(0.8, generator=self.own) / 0.8
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = linears(4)
+        self.noises = nn.ModuleList(Noise(seed) for seed in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for step, noise in zip(self.steps, self.noises, strict=True):
+            x = noise(torch.tanh(step(x)))
+        return x
+
+
+class HalfFrozen(nn.Module):
+    """Switches its weight off whenever it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step.weight.requires_grad_(False)
+        return torch.tanh(self.step(x))
+
+
+class Freezes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.steps = HalfFrozen(), linears(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for step in self.steps:
+            x = torch.tanh(step(x))
+        return x

@@ -151,6 +151,8 @@ TABLE: Mapping[str, Entry] = {
         lambda: odd_case(odd.Packs, rows(8, 4, W), torch.tensor([4, 2, 3, 1] * 2)), 2
     ),
     "gives everything": odd_entry(lambda: odd_case(odd.Gives, rows()), 2),
+    "own generator": odd_entry(lambda: odd_case(odd.Noisy, rows())),
+    "freezes": odd_entry(lambda: odd_case(odd.Freezes, rows())),
     "loops": odd_entry(lambda: odd_case(odd.Loops, rows(8, 4, W))),
     "gpt2": Entry(gpt2, distributed=2),
     "bert": Entry(bert),
