@@ -10,6 +10,7 @@ from torch import nn
 
 import stagecut
 from stagecut.ir.errors import ArgumentError, PlanError
+from stagecut.placing import posed_again
 from tests.cases.models import Chain
 from tests.support.equality import Case, assert_trained_alike, train_pipeline, train_unsplit
 from tests.support.ranks import results, run_ranks
@@ -105,6 +106,16 @@ def test_skips_stay_on_their_device() -> None:
         return sum(t.n_bytes for t in sent if device[t.source] != device[t.destination])
 
     assert bytes_between_devices(plan) < bytes_between_devices(one)
+
+
+def test_stages_of_a_device_exchange_values_for_nothing() -> None:
+    problem, _ = posed_again(planned().data)
+    for links in (problem.link_latency_seconds, problem.link_seconds_per_byte):
+        assert (links > 0).tolist() == [
+            [False, True, False],
+            [True, False, True],
+            [False, True, False],
+        ]
 
 
 def test_auto_folds_where_a_step_is_faster() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stagecut.ir.problem import Problem
 from stagecut.ir.schedule import StageEdge
 from stagecut.ir.solution import Assignment
-from stagecut.partitioner import best_fold, device_loads, evaluate
+from stagecut.partitioner import best_fold, device_loads, evaluate, explain
 from stagecut.partitioner.folding import folds, on_devices, stage_costs
 from stagecut.partitioner.planning.costing import Costed, step_costs
 from stagecut.partitioner.runs import walk
@@ -127,6 +127,19 @@ def test_stages_of_a_device_share_its_memory() -> None:
     limits = found.problem.memory_limit_bytes
     assert np.allclose(limits, 45.0 - held[owner] + found.evaluation.memory_bytes)
     assert best_fold(unet(4, 1.0, weights=weights, memory_limit_bytes=np.full(2, 35.0)), 4) is None
+
+
+def test_an_explanation_counts_a_device_s_stages_together() -> None:
+    found = best_fold(unet(4, 1.0), 4)
+    assert found is not None
+    owner, loads_ = found.fold.device_of_stage, found.evaluation.load_seconds
+    told = explain(found.problem, Assignment(found.fold.stage), 0, owner)
+    whole = device_loads(found.evaluation, owner)
+    assert told.bottleneck_seconds == pytest.approx(whole.max())
+    assert told.bottleneck_seconds > loads_.max()
+    assert told.load_seconds == loads_[0]
+    for shift in told.shifts:
+        assert shift.bottleneck_seconds - shift.change_seconds == pytest.approx(whole.max())
 
 
 def test_more_devices_than_clusters_have_no_fold() -> None:
