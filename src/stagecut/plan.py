@@ -46,12 +46,15 @@ class Plan:
 
     @property
     def bottleneck_seconds(self) -> float:
-        """The largest stage load, for one micro-batch."""
+        """The largest stage load, for one micro-batch; of a folded plan, the largest device's."""
         return self.data.bottleneck_seconds
 
     @property
     def lower_bound_seconds(self) -> float:
-        """No cut of this model into as many stages has a smaller bottleneck."""
+        """No cut of this model into as many stages has a smaller bottleneck.
+
+        Of a folded plan: no placement on as many devices has.
+        """
         return self.data.lower_bound_seconds
 
     @property
