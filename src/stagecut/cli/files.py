@@ -15,7 +15,7 @@ def kind_of(name: str) -> tuple[str, str]:
     path = Path(name)
     if path.suffix == ".py":
         module = ".".join(path.with_suffix("").parts)
-        return "Python code", f"stagecut plan {module}:FUNCTION -n 2, which returns the model"
+        return "Python code", f"stagecut plan {module}:FUNCTION -n 2: it returns the model"
     if path.is_dir():
         return _folder(path)
     if path.suffix == SUFFIX:
