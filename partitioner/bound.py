@@ -8,18 +8,21 @@ an assignment can keep every load within a limit is decided by a dynamic program
 
 A bin that no boundary may be in is dropped, the others are split, until the limit is refuted or the
 budget ends. What is left to each boundary tells which clusters are surely before and after it:
-windows, which make the exact search small.
+windows, which make the exact search small. In them, graphs that are nearly chains are bounded once
+more, by all their prefixes (chains.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.partitioner.bins import Bins
+from stagecut.partitioner.chains import chain_bound
+from stagecut.partitioner.orders import narrowed
 from stagecut.partitioner.reach import Paths, Reach
 from stagecut.partitioner.relaxed import relax
 
@@ -32,6 +35,8 @@ the first two."""
 _NARROWEST = 1e-5
 _GAIN, _PATIENCE = 0.01, 3
 """Rounds without this gain that end the splitting: the share of what is left to all boundaries."""
+_SHOWN_FROM = 4
+"""Times as many bins as at the last look at all prefixes are worth another."""
 _BELOW = 1 - 1e-8
 """Assignments closer to the target than this do not count as better."""
 _RESOLUTION = 1e-4
@@ -56,7 +61,7 @@ def simple_bound(problem: Problem) -> float:
     return max(_mean_load(problem, seconds), float(largest)) * SAFETY
 
 
-def binned_bound(
+def lower_bound(
     problem: Problem, upper: float, gap: float, out_of_time: Callable[[], bool]
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
@@ -69,17 +74,24 @@ def binned_bound(
     if k == 1 or target <= 0:
         low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, k - 1)
         return Bound(0.0, target, low, high)
-    bins = Bins(relax(problem, target))
-    reach = _refined(bins, out_of_time)
-    seconds = (_least_limit(bins) if reach.possible else 1.0) * target * SAFETY
-    return Bound(seconds, target, *_windows(bins, reach))
+    relaxed, share = relax(problem, target), 0.0
+    bins = Bins(relaxed)
+    for reach in _refinements(bins, out_of_time):
+        low, high = narrowed(problem, *_windows(bins, reach))
+        if (low <= high).all():
+            chain = chain_bound(problem, relaxed, low, high, target, out_of_time)
+            share, low, high = max(share, chain.share), chain.low, chain.high
+        if (low > high).any():
+            return Bound(target * SAFETY, target, low, high)
+    share = max(share, _least_limit(bins))
+    return Bound(share * target * SAFETY, target, low, high)
 
 
-def _refined(bins: Bins, out_of_time: Callable[[], bool]) -> Reach:
-    """Splits bins until the limit 1 is refuted or nothing is gained."""
+def _refinements(bins: Bins, out_of_time: Callable[[], bool]) -> Iterator[Reach]:
+    """Splits bins until the limit 1 is refuted or nothing is gained; yields a few times."""
     wanted = min(_BINS_PER_STAGE * bins.relaxed.n_stages, _WORK // len(bins.before))
     budget = min(max(_LEAST_BINS, wanted), _MOST_BINS)
-    spent, stalled, left = len(bins), 0, np.inf
+    spent, stalled, left, shown = len(bins), 0, np.inf, 0
     while True:
         reach = Paths(bins).reach(_BELOW)
         now = _left(reach)
@@ -89,10 +101,14 @@ def _refined(bins: Bins, out_of_time: Callable[[], bool]) -> Reach:
         widest = np.argsort(-width, kind="stable")[:_SPLIT_AT_ONCE]
         split = np.zeros(len(bins), dtype=bool)
         split[widest] = width[widest] > _NARROWEST
+        last = not reach.possible or stalled > _PATIENCE or not split.any()
+        last = last or spent + 2 * int(np.count_nonzero(split)) > budget or out_of_time()
+        if last or spent >= _SHOWN_FROM * shown:
+            shown = spent
+            yield reach
+        if last:
+            return
         spent += 2 * int(np.count_nonzero(split))
-        done = not reach.possible or stalled > _PATIENCE or not split.any() or spent > budget
-        if done or out_of_time():
-            return reach
         bins.split(width > 0, split)
 
 

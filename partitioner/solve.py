@@ -10,7 +10,7 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.baselines import layers, parameters, uniform
-from stagecut.partitioner.bound import binned_bound, simple_bound
+from stagecut.partitioner.bound import lower_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
 from stagecut.partitioner.exact import close_gap, close_small_gap, nothing_fits
 from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
@@ -21,7 +21,8 @@ from stagecut.partitioner.search import Search
 from stagecut.partitioner.shake import shake
 from stagecut.partitioner.tree import tree
 
-_GOOD_ENOUGH = 0.01
+_GOOD_ENOUGH, _FAIR = 0.01, 0.05
+"""Gaps at which `auto` stops; and that it still certifies where it does not reach the first."""
 _ORDERS, _POLISHED, _SEEDS, _NEAREST = 300_000, 100_000, 150_000, 5_000
 """Budgets times clusters: orders cut, cuts polished, METIS seeds, orders searched for the nearest
 cut where nothing fits; one of each at least."""
@@ -93,7 +94,9 @@ def _auto(search: Search) -> None:
         if not search.finished(_GOOD_ENOUGH):
             _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
         if search.bottleneck_seconds == before:
-            return
+            break
+    if not search.finished(_FAIR):
+        _bound(search, _FAIR)
 
 
 def _exact(search: Search) -> None:
@@ -116,11 +119,11 @@ def _small(search: Search, effort: float) -> bool:
     return trial.kept
 
 
-def _bound(search: Search) -> None:
-    """The lower bound against the incumbent, as far as a good certificate needs."""
+def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
+    """The lower bound against the incumbent, as far as a certificate of `gap` needs."""
     if search.feasible:
         upper = search.bottleneck_seconds
-        bound = binned_bound(search.problem, upper, _GOOD_ENOUGH, search.out_of_time)
+        bound = lower_bound(search.problem, upper, gap, search.out_of_time)
         search.bound = bound
         search.raise_bound(bound.seconds)
 

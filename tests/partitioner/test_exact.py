@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stagecut.ir.errors import InfeasibleError
 from stagecut.partitioner import relaxed
-from stagecut.partitioner.bound import binned_bound, simple_bound
+from stagecut.partitioner.bound import lower_bound, simple_bound
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.milp import best_by_milp
 from stagecut.partitioner.solve import solve
@@ -43,7 +43,7 @@ def test_the_bound_is_never_above_the_optimum(seed, n, k, factor):
     if not np.isfinite(best):
         return
     assert simple_bound(p) <= best
-    bound = binned_bound(p, best * factor, 0.0, lambda: False)
+    bound = lower_bound(p, best * factor, 0.0, lambda: False)
     assert bound.seconds <= best * (1 + 1e-12)
     if factor > 1.0001:
         windows = zip(bound.low, bound.high, strict=True)
@@ -64,7 +64,7 @@ def test_the_bound_holds_with_a_price_for_every_stage(monkeypatch):
             continue
         several += 1
         for factor in (0.8, 1.0, 1.3):
-            assert binned_bound(p, best * factor, 0.0, lambda: False).seconds <= best * (1 + 1e-12)
+            assert lower_bound(p, best * factor, 0.0, lambda: False).seconds <= best * (1 + 1e-12)
     assert several > 20
 
 
@@ -75,9 +75,9 @@ def test_a_slow_link_between_nodes_raises_the_bound():
     p = problem(4, [1.0] * 40, [(c, c + 1) for c in range(39)], [((c, c + 1), 1.0) for c in
                 range(39)], link_seconds_per_byte=links)  # fmt: skip
     best = solve(p, "exact").evaluation.bottleneck_seconds
-    assert binned_bound(p, best, 0.0, lambda: False).seconds == pytest.approx(best, rel=1e-3)
+    assert lower_bound(p, best, 0.0, lambda: False).seconds == pytest.approx(best, rel=1e-3)
     fast = replace(p, link_seconds_per_byte=np.full((4, 4), 0.1))
-    assert binned_bound(fast, best, 0.0, lambda: False).seconds < best * 0.9
+    assert lower_bound(fast, best, 0.0, lambda: False).seconds < best * 0.9
 
 
 def memory_decides(n_layers=40, k=4, limit=30.0):
@@ -95,10 +95,10 @@ def test_the_bound_counts_what_a_stage_surely_holds():
     p = memory_decides(limit=30.0)
     found = solve(p, "dp").evaluation.bottleneck_seconds
     assert found == pytest.approx(solve(p, "exact").evaluation.bottleneck_seconds)
-    assert binned_bound(p, found, 0.0, lambda: False).seconds == pytest.approx(found, rel=1e-4)
+    assert lower_bound(p, found, 0.0, lambda: False).seconds == pytest.approx(found, rel=1e-4)
     assert found == pytest.approx(12.1)
     free = replace(p, memory_limit_bytes=np.full(4, np.inf))
-    assert binned_bound(free, found, 0.0, lambda: False).seconds < found * 0.95
+    assert lower_bound(free, found, 0.0, lambda: False).seconds < found * 0.95
 
 
 def test_the_bound_proves_that_nothing_fits():

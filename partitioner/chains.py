@@ -1,0 +1,313 @@
+r"""A lower bound for graphs that are nearly chains: all their prefixes, and the ways through.
+
+Legend:  k stages, I and J prefixes of two boundaries in a row, S = J \ I the stage between them;
+w work, X[I, e] whether value e crosses I: made in it, used outside; in[e], out[e] what a stage pays
+at least for it (prices.py); d[I] the credits of the roots in I (sidings.py); T the limit.
+
+    load    = w(J) - w(I) + in . X[I] + out . X[J]
+              - sum of out[e] over the e that cross both      they are not made in S
+              - sum of in[e] over those with no user in S
+    bank[J] = max over I inside J with load <= T of  bank[I] + T - load - (d[J] - d[I]),
+              no more than can be paid ahead, and no way if that is below 0
+
+All loads between two boundaries are a few matrix products. Side branches are joined to their users
+first, the fewest that leave few enough prefixes; the bank is what may have been paid ahead for
+them. After Tarnawski et al. (NeurIPS 2020), whose programme over prefixes is exact; here every
+stage is charged the least that the windows of the clusters allow, so that what comes out is a bound
+where links differ, or where a maker pays for each of its consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stagecut.ir.problem import FloatArray, IntArray, Problem
+from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.orders import narrowed
+from stagecut.partitioner.prices import windows_with_prices
+from stagecut.partitioner.relaxed import Relaxed
+from stagecut.partitioner.sidings import Joined, joined
+
+_LOSSES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2)
+"""The most that joining one side branch may lose, as shares of the target."""
+_MOST_CLUSTERS = 20_000
+_MOST_PREFIXES = 4_000
+_MOST_PAIRS = 20_000_000
+"""Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
+_ROUNDS = 8
+_RESOLUTION = 1e-3
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainBound:
+    """What is known of assignments below the target."""
+
+    share: float
+    """The bound as a share of the target; 0 where the graph has too many prefixes."""
+    low: IntArray
+    """Shape [n]: the first stage of each cluster."""
+    high: IntArray
+    """Shape [n]: the last; somewhere below `low` where there is no such assignment."""
+
+
+def chain_bound(
+    problem: Problem,
+    relaxed: Relaxed,
+    low: IntArray,
+    high: IntArray,
+    target_seconds: float,
+    out_of_time: Callable[[], bool],
+) -> ChainBound:
+    """The bound for assignments with stages low..high [n]; `relaxed` in units of the target.
+
+    What is left to the boundaries narrows the windows, which raises prices, until that ends.
+    """
+    share = 0.0
+    for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
+        chain = _chain(problem, relaxed, low, high, target_seconds, out_of_time)
+        if chain is None:
+            break
+        share = max(share, chain.least_limit())
+        if share >= 1:
+            return ChainBound(1.0, low, np.full_like(high, -1))
+        narrower = narrowed(problem, *chain.windows(low, high))
+        if all(np.array_equal(*pair) for pair in zip(narrower, (low, high), strict=True)):
+            break
+        low, high = narrower
+    return ChainBound(share, low, high)
+
+
+def _chain(
+    problem: Problem,
+    relaxed: Relaxed,
+    low: IntArray,
+    high: IntArray,
+    target_seconds: float,
+    out_of_time: Callable[[], bool],
+) -> _Chain | None:
+    """The chain with the fewest side branches joined; None where all have too many prefixes."""
+    windows = windows_with_prices(problem, low, high, target_seconds)
+
+    def tried(most_loss: float) -> tuple[Joined, list[_Level]] | None:
+        graph = joined(problem, windows, relaxed.work, relaxed.slowdown, most_loss)
+        levels = _levels(graph, low[graph.root], high[graph.root])
+        return None if levels is None else (graph, levels)
+
+    few, many = len(_LOSSES) - 1, -1
+    found = tried(_LOSSES[few])
+    while found is not None and few - many > 1 and not out_of_time():
+        middle = (few + many) // 2
+        finer = tried(_LOSSES[middle])
+        found, few, many = (found, few, middle) if finer is None else (finer, middle, many)
+    return None if found is None else _Chain(*found, relaxed.slowdown)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Level:
+    """The prefixes that one boundary may be."""
+
+    members: NDArray[np.float32]
+    """Shape [L, free]: 1 for each free group that is in the prefix."""
+    free: IntArray
+    """Shape [free]."""
+    inside: BoolArray
+    """Shape [m]: in every prefix."""
+
+
+def _levels(graph: Joined, low: IntArray, high: IntArray) -> list[_Level] | None:
+    """The prefixes of every boundary, the model's ends included; None if there are too many."""
+    levels, k = [], len(graph.entering)
+    for boundary in range(k + 1):
+        inside = (high < boundary) | (boundary == k)
+        free = np.flatnonzero((low < boundary) & ~inside)
+        found = _prefixes(graph.edges, free)
+        if found is None:
+            return None
+        levels.append(_Level(found, free, inside))
+    pairs = sum(len(a.members) * len(b.members) for a, b in pairwise(levels))
+    return levels if pairs <= _MOST_PAIRS else None
+
+
+def _prefixes(edges: IntArray, free: IntArray) -> NDArray[np.float32] | None:
+    """Shape [L, free]: every set of free groups that is closed under precedence among them."""
+    place = {group: i for i, group in enumerate(free.tolist())}
+    before = [0] * len(free)
+    after: list[list[int]] = [[] for _ in free]
+    both = np.isin(edges, free).all(axis=1)
+    for a, b in edges[both].tolist():
+        before[place[b]] |= 1 << place[a]
+        after[place[a]].append(place[b])
+    ready = tuple(i for i, needed in enumerate(before) if not needed)
+    found = {0: ready}
+    pending = [0]
+    while pending:
+        prefix = pending.pop()
+        for c in found[prefix]:
+            larger = prefix | 1 << c
+            if larger in found:
+                continue
+            opened = [b for b in after[c] if not before[b] & ~larger]
+            found[larger] = (*(r for r in found[prefix] if r != c), *opened)
+            pending.append(larger)
+            if len(found) > _MOST_PREFIXES:
+                return None
+    width = len(free) // 8 + 1
+    raw = b"".join(prefix.to_bytes(width, "little") for prefix in found)
+    octets = np.frombuffer(raw, dtype=np.uint8).reshape(len(found), width)
+    bits = np.unpackbits(octets, axis=1, bitorder="little")[:, : len(free)]
+    return bits.astype(np.float32)
+
+
+class _Chain:
+    """The loads of all stages between prefixes, and the ways through them."""
+
+    def __init__(self, graph: Joined, levels: list[_Level], slowdown: FloatArray) -> None:
+        self.graph, self.levels = graph, levels
+        ends = [_Crossing.of(graph, level) for level in levels]
+        self.loads = [
+            _loads(graph, stage, float(slowdown[stage]), *ends[stage : stage + 2])
+            for stage in range(len(levels) - 1)
+        ]
+        self.credit = [_inside(level, graph.credit[-1]) for level in levels]
+        rows = graph.credit
+        self.ahead = [
+            row.sum() - _inside(level, row) for level, row in zip(levels, rows, strict=True)
+        ]
+        """Shape [L] a level: what may have been paid ahead at most."""
+
+    def least_limit(self) -> float:
+        """The greatest limit up to 1 that is refuted, to a resolution."""
+        if not self._possible(1.0):
+            return 1.0
+        refuted, open_ = 0.0, 1.0
+        while open_ - refuted > _RESOLUTION:
+            middle = (refuted + open_) / 2
+            refuted, open_ = (refuted, middle) if self._possible(middle) else (middle, open_)
+        return refuted
+
+    def windows(self, low: IntArray, high: IntArray) -> tuple[IntArray, IntArray]:
+        """`low` and `high` [n], narrowed for the roots to what prefixes on ways through have."""
+        low, high, root = low.copy(), high.copy(), self.graph.root
+        most, least = self._most(1.0), self._least(1.0)
+        for boundary in range(1, len(self.levels) - 1):
+            level = self.levels[boundary]
+            alive = level.members[most[boundary] >= least[boundary] - _SLACK]
+            always, never = (
+                root[level.free[alive.all(axis=0)]],
+                root[level.free[~alive.any(axis=0)]],
+            )
+            high[always] = np.minimum(high[always], boundary - 1)
+            low[never] = np.maximum(low[never], boundary)
+        return low, high
+
+    def _possible(self, limit: float) -> bool:
+        return bool(self._most(limit)[-1][0] >= -_SLACK)
+
+    def _spare(self, stage: int, limit: float) -> FloatArray:
+        """Shape [L, L']: what each stage adds to the bank; minus infinity where it is no way."""
+        load, credit = self.loads[stage], self.credit
+        spare = limit - load - (credit[stage + 1][None, :] - credit[stage][:, None])
+        return np.where(load <= limit + _SLACK, spare, -np.inf)
+
+    def _most(self, limit: float) -> list[FloatArray]:
+        """The most in the bank at each prefix; minus infinity where there is no way to it."""
+        banks = [np.zeros(1)]
+        for stage in range(len(self.loads)):
+            bank = (banks[-1][:, None] + self._spare(stage, limit)).max(axis=0, initial=-np.inf)
+            bank = np.minimum(bank, self.ahead[stage + 1])
+            banks.append(np.where(bank >= -_SLACK, bank, -np.inf))
+        return banks
+
+    def _least(self, limit: float) -> list[FloatArray]:
+        """The least that must be in the bank for a way to the end; infinity where there is none."""
+        needs = [np.zeros(1)]
+        for stage in range(len(self.loads) - 1, -1, -1):
+            need = (needs[-1][None, :] - self._spare(stage, limit)).min(axis=1, initial=np.inf)
+            needs.append(np.maximum(need, 0.0))
+        return needs[::-1]
+
+
+def _inside(level: _Level, amount: FloatArray) -> FloatArray:
+    """Shape [L]: the sum of `amount` [m] over each prefix."""
+    free = level.members.astype(np.float64) @ amount[level.free]
+    total: FloatArray = free + amount[level.inside].sum()
+    return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crossing:
+    """What the prefixes of a level have inside and make cross."""
+
+    level: _Level
+    work: FloatArray
+    """Shape [L]."""
+    crosses: BoolArray
+    """Shape [L, values]."""
+    users: NDArray[np.int32]
+    """Shape [L, values]: how many users are inside."""
+
+    @staticmethod
+    def of(graph: Joined, level: _Level) -> _Crossing:
+        m, values = len(graph.root), graph.values
+        value = np.repeat(np.arange(len(values)), np.diff(values.offsets))
+        is_user = np.ones(len(values.members), dtype=bool)
+        is_user[values.offsets[:-1]] = False
+        used = np.zeros((m, len(values)), dtype=np.float32)
+        used[values.members[is_user], value[is_user]] = 1.0
+        users = level.members @ used[level.free] + used[level.inside].sum(axis=0)
+        has = np.broadcast_to(level.inside, (len(level.members), m)).copy()
+        has[:, level.free] = level.members > 0
+        made = has[:, values.members[values.offsets[:-1]]]
+        return _Crossing(
+            level,
+            _inside(level, graph.work),
+            made & (users < np.diff(values.offsets) - 1),
+            users.astype(np.int32),
+        )
+
+
+def _loads(
+    graph: Joined, stage: int, slowdown: float, start: _Crossing, stop: _Crossing
+) -> FloatArray:
+    """Shape [L, L']: the load of each stage between two levels; infinity for none."""
+    entering, leaving = graph.entering[stage], graph.leaving[stage]
+    load = slowdown * (stop.work[None, :] - start.work[:, None])
+    load += (start.crosses @ entering)[:, None] + (stop.crosses @ leaving)[None, :]
+    over = np.flatnonzero(start.crosses.any(axis=0) & stop.crosses.any(axis=0))
+    load -= (start.crosses[:, over] * leaving[over]) @ stop.crosses[:, over].T.astype(np.float64)
+    begun, ended, price = _unused(start, stop, over, entering)
+    load -= (begun * price) @ ended.T
+    load[_outside(start.level, stop.level)] = np.inf
+    return load
+
+
+def _unused(
+    start: _Crossing, stop: _Crossing, over: IntArray, price: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Which prefixes cross a value with one number of users inside: columns, and their prices.
+
+    A value that crosses both boundaries with as many users inside has none in between.
+    """
+    begun, ended = [np.zeros((len(start.work), 0))], [np.zeros((len(stop.work), 0))]
+    paid = []
+    for value in over.tolist():
+        crosses, users = start.crosses[:, value], start.users[:, value]
+        crosses_later, users_later = stop.crosses[:, value], stop.users[:, value]
+        for count in np.intersect1d(users[crosses], users_later[crosses_later]):
+            begun.append((crosses & (users == count))[:, None].astype(np.float64))
+            ended.append((crosses_later & (users_later == count))[:, None].astype(np.float64))
+            paid.append(price[value])
+    return np.concatenate(begun, axis=1), np.concatenate(ended, axis=1), np.asarray(paid)
+
+
+def _outside(start: _Level, stop: _Level) -> BoolArray:
+    """Shape [L, L']: whether the first prefix has something that the second lacks."""
+    _, at_start, at_stop = np.intersect1d(start.free, stop.free, return_indices=True)
+    lacking: BoolArray = start.members[:, at_start] @ (1 - stop.members[:, at_stop]).T > 0
+    return lacking
