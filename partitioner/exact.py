@@ -45,7 +45,7 @@ def close_gap(search: Search, effort: float, gap: float = 0.0) -> None:
     """
     problem, target = search.problem, _upper(search) / (1 + gap)
     bound = search.bound
-    if bound is None or bound.target_seconds != target:
+    if bound is None or bound.target_seconds < target:
         bound = lower_bound(problem, _upper(search), gap, search.out_of_time)
     if search.feasible:
         search.raise_bound(bound.seconds)

@@ -30,6 +30,8 @@ Terms = list[tuple[int, float]]
 
 _NODES = 20_000_000
 """Branch-and-bound nodes times nonzero coefficients, at effort 1."""
+_NONZEROS = 600_000
+"""Nonzero coefficients at effort 1, the most below it: a single node of more may take a minute."""
 _UNITS = 100.0
 """The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
 _OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
@@ -52,7 +54,8 @@ def best_by_milp(
     `effort`, or where no seconds are left.
     """
     program = _Program(problem, low, high, upper)
-    if not program.build(seconds_left):
+    too_large = program.build(seconds_left) and effort < 1 and program.size > _NONZEROS * effort
+    if too_large or not seconds_left():
         return Answer(None, complete=False)
     solved = program.solve(seconds_left(), effort, gap, presolve=True)
     if solved.status == _SOLVER_ERROR:
@@ -103,11 +106,16 @@ class _Program:
             self.at_most([*load, (0, -1.0)], 0.0)
         return True
 
+    @property
+    def size(self) -> int:
+        """How many coefficients are not zero."""
+        return len(self.coefficients)
+
     def solve(self, time_limit: float, effort: float, gap: float, presolve: bool) -> OptimizeResult:
         """What HiGHS answers."""
         shape = (len(self.limits), len(self.most))
         matrix = coo_array((self.coefficients, (self.rows, self.columns)), shape=shape).tocsr()
-        nodes = max(1, int(_NODES * effort / len(self.coefficients)))
+        nodes = max(1, int(_NODES * effort / self.size))
         objective = np.zeros(len(self.most))
         objective[0] = 1.0
         return milp(

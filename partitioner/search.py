@@ -16,6 +16,8 @@ from stagecut.partitioner.evaluate import evaluate, score
 
 PROVED = 1e-6
 """Relative distance to the bound at which a solution counts as optimal."""
+_ROUNDING = 1e-8
+"""By which a bound may miss the target that it refutes, since it is kept on the safe side."""
 _NEWS = 0.995
 """An incumbent this much better makes windows worth computing anew."""
 _WORST = (True, np.inf, np.inf, np.inf)
@@ -130,7 +132,7 @@ class Search:
 
     def finished(self, gap: float = PROVED) -> bool:
         """Whether the incumbent is within `gap` of the bound, or time is over."""
-        return self.gap <= gap or self.out_of_time()
+        return self.gap <= gap + _ROUNDING or self.out_of_time()
 
     def seconds_left(self) -> float:
         """Until the deadline, 0 at least."""
