@@ -33,10 +33,10 @@ from stagecut.partitioner.prices import windows_with_prices
 from stagecut.partitioner.relaxed import Relaxed
 from stagecut.partitioner.sidings import Joined, joined
 
-_LOSSES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2)
+_LOSSES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2, 3e-2)
 """The most that joining one side branch may lose, as shares of the target."""
 _MOST_CLUSTERS = 20_000
-_MOST_PREFIXES = 4_000
+_MOST_PREFIXES = 5_000
 _MOST_PAIRS = 20_000_000
 """Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
 _ROUNDS = 8

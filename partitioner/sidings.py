@@ -1,4 +1,4 @@
-"""Side branches joined to their users, so that what is left to cut is nearly a chain.
+"""Side branches joined to their users or left out, so that what is left to cut is nearly a chain.
 
 Legend:  u a cluster all of whose users are in one group v, w its work, in[s], out[s] what the
 values it takes and makes cost at stage s (prices.py).
@@ -10,14 +10,17 @@ takes out[s] from that stage and adds w + in[s]. If u then counts for no more th
     min over s of (out[s] - in[s]), which may be negative, and w
 
 v's stage has no more load than before, and the stages of u and before have none either as long as
-in[s] <= w + out[s]. Only stages s count that v, and u, may be in. So the best cut of the joined
-graph bounds that of the whole graph from below; what is lost of every u that is joined is w less
-what it counts for: its remainder.
+in[s] <= w + out[s], with in[s] of what does not leave in any case. Only stages s count that v, and
+u, may be in. So the best cut of the joined graph bounds that of the whole graph from below; what is
+lost of every u that is joined is w less what it counts for: its remainder.
 
 Most of that comes back. Run in v's stage, u costs the remainder there; run earlier, it costs that
 earlier stage w + out[s] - (its inputs' out[s]) which v's stage does not have. The lesser of the two
 is u's credit: stages up to any boundary together have no less load than if all credits of the roots
 inside were paid, and what was paid ahead is at most the credits of the roots outside.
+
+A small side branch with users in several groups, like a table of angles unsqueezed in each layer,
+is left out: those before it precede its users, and its work is a credit of the first of these.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ import numpy as np
 from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.prices import Windows
+
+_LEFT_OUT = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,57 +64,117 @@ def joined(
     `work` [n], prices and `most_loss` are in the same unit; a stage at position s does
     slowdown[s] * work at least.
     """
-    paid = windows.paid
-    group, counted, credit = _groups(problem, windows, work, slowdown, most_loss)
-    root, rank = np.unique(group, return_inverse=True)
-    edges = rank[problem.edges]
-    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0).reshape(-1, 2)
+    sides = _Sides(problem, windows, work, slowdown, most_loss)
+    root = np.unique([r for r in sides.root if r != _LEFT_OUT])
+    rank = np.full(problem.n + 1, _LEFT_OUT)  # the last entry is for those left out
+    rank[root] = np.arange(len(root))
+    group = rank[sides.root]
     sums: dict[tuple[int, ...], list[int]] = {}
     for value in range(len(problem.values)):
-        head, *users = rank[problem.values[value]].tolist()
-        outside = sorted(set(users) - {head})
-        if outside and outside[0] > head:
+        head, *users = group[problem.values[value]].tolist()
+        outside = sorted(set(users) - {head, _LEFT_OUT})
+        if outside and _LEFT_OUT < head < outside[0]:
             sums.setdefault((head, *outside), []).append(value)
-    entering, leaving = (
-        np.zeros((problem.n_stages, len(sums))) for _ in (paid.entering, paid.leaving)
-    )
+    entering, leaving = (np.zeros((problem.n_stages, len(sums))) for _ in range(2))
     for item, same in enumerate(sums.values()):
-        entering[:, item] = paid.entering[:, same].sum(axis=1)
-        leaving[:, item] = paid.leaving[:, same].sum(axis=1)
+        entering[:, item] = windows.paid.entering[:, same].sum(axis=1)
+        leaving[:, item] = windows.paid.leaving[:, same].sum(axis=1)
     values = Incidence.of([list(members) for members in sums])
-    return Joined(root, counted[root], edges, values, entering, leaving, credit[:, root])
+    edges = group[sides.edges()]
+    edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0).reshape(-1, 2)
+    return Joined(
+        root, sides.counted[root], edges, values, entering, leaving, sides.credit[:, root]
+    )
 
 
-def _groups(
-    problem: Problem, windows: Windows, work: FloatArray, slowdown: FloatArray, most_loss: float
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    """The root [n] of each cluster's group, the work [n] and the credit [k + 1, n] of each root."""
-    taken, made = _ends(problem)
-    users: list[set[int]] = [set() for _ in range(problem.n)]
-    for a, b in problem.edges.tolist():
-        users[a].add(b)
-    root, counted = list(range(problem.n)), work.copy()
-    credit = np.zeros((problem.n_stages + 1, problem.n))
-    for u in np.flatnonzero(~_sharing(problem))[::-1].tolist():
-        into = {root[b] for b in users[u]}
-        if len(into) != 1 or not _all_in(problem, made[u], root, into):
-            continue
-        (v,) = into
+class _Sides:
+    """What becomes of every cluster, from the last to the first."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        windows: Windows,
+        work: FloatArray,
+        slowdown: FloatArray,
+        most_loss: float,
+    ) -> None:
+        self.problem, self.windows, self.slowdown = problem, windows, slowdown
+        self.most_loss = most_loss
+        self.root = list(range(problem.n))
+        self.counted = work.copy()
+        self.credit = np.zeros((problem.n_stages + 1, problem.n))
+        self._taken, self._made = _ends(problem)
+        self._users: list[set[int]] = [set() for _ in range(problem.n)]
+        self._before: list[list[int]] = [[] for _ in range(problem.n)]
+        for a, b in problem.edges.tolist():
+            self._users[a].add(b)
+            self._before[b].append(a)
+        for u in np.flatnonzero(~_sharing(problem))[::-1].tolist():
+            into = {self.root[b] for b in self._users[u]}
+            if len(into) == 1:
+                self._join(u, *into)
+            elif into:
+                self._leave_out(u)
+
+    def edges(self) -> IntArray:
+        """Shape [e, 2]: what precedes what, of the clusters that are there."""
+        there = (u for u, root in enumerate(self.root) if root != _LEFT_OUT)
+        pairs = [(u, b) for u in there for b in self._users[u]]
+        return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+
+    def _join(self, u: int, v: int) -> None:
+        """Moves u into the stage of v, if that loses little enough."""
+        windows, made, taken = self.windows, self._used_values(u), self._taken[u]
+        if any(self._roots(value) != {v} for value in made):
+            return
         first, last = int(windows.low[u]), int(windows.high[v])
         before = slice(first, min(int(windows.high[u]), last - 1) + 1)
         after = slice(max(int(windows.low[v]), first + 1), last + 1)
         leaving, entering = windows.paid.leaving[before], windows.paid.entering[after]
-        ahead = counted[u] + _total(leaving, made[u]) - _total(leaving, taken[u])
-        if (ahead < 0).any():
-            continue
-        saved = (_total(entering, made[u]) - _total(entering, taken[u])) / slowdown[after]
-        counts_for = min(float(saved.min(initial=np.inf)), float(counted[u]))
-        if counted[u] - counts_for <= most_loss:
-            root[u] = v
-            remainder = float(counted[u]) - counts_for
-            counted[v] += counts_for
-            credit[first + 1 :, v] += min(remainder, float(ahead.min(initial=np.inf)))
-    return np.asarray(root), counted, credit
+        work = float(self.counted[u])
+        ahead = work + _total(leaving, made) - self._newly_leaving(u, before)
+        saved = (_total(entering, made) - _total(entering, taken)) / self.slowdown[after]
+        counts_for = min(float(saved.min(initial=np.inf)), work)
+        if (ahead >= 0).all() and work - counts_for <= self.most_loss:
+            self.root[u] = v
+            self.counted[v] += counts_for
+            self.credit[first + 1 :, v] += min(work - counts_for, float(ahead.min(initial=np.inf)))
+
+    def _newly_leaving(self, u: int, stages: slice) -> FloatArray:
+        """Shape [stages]: what u's stage pays for values made there that leave it with u.
+
+        Nothing where another user surely comes later: then they leave in any case.
+        """
+        low, high = self.windows.low, self.windows.high
+        total = np.zeros(stages.stop - stages.start)
+        for value in self._taken[u]:
+            head, *users = self.problem.values[value].tolist()
+            others = [int(low[c]) for c in users if c != u and self.root[c] != _LEFT_OUT]
+            first = max([stages.start, int(low[head]), *others])
+            for stage in range(first, min(stages.stop, int(high[head]) + 1)):
+                total[stage - stages.start] += self.windows.paid.leaving[stage, value]
+        return total
+
+    def _leave_out(self, u: int) -> None:
+        """Drops u, if it may run well before its users and costs little enough."""
+        users, first = self._users[u], int(self.windows.low[u])
+        costs = self.windows.paid.leaving[:, self._used_values(u)].sum(axis=1)
+        loss = max(float(self.counted[u]), float(costs.max(initial=0.0)))
+        well_before = first + 1 < min(int(self.windows.low[b]) for b in users)
+        if not well_before or loss > self.most_loss:
+            return
+        self.credit[first + 1 :, self.root[min(users)]] += self.counted[u]
+        self.root[u] = _LEFT_OUT
+        for a in self._before[u]:
+            self._users[a] = self._users[a] - {u} | users
+
+    def _used_values(self, u: int) -> list[int]:
+        """The values made by u that somebody who is there uses."""
+        return [value for value in self._made[u] if self._roots(value)]
+
+    def _roots(self, value: int) -> set[int]:
+        users = self.problem.values[value].tolist()[1:]
+        return {self.root[c] for c in users} - {_LEFT_OUT}
 
 
 def _total(price: FloatArray, values: list[int]) -> FloatArray:
@@ -128,11 +193,6 @@ def _ends(problem: Problem) -> tuple[list[list[int]], list[list[int]]]:
         for user in users:
             taken[user].append(value)
     return taken, made
-
-
-def _all_in(problem: Problem, values: list[int], root: list[int], group: set[int]) -> bool:
-    """Whether all users of the values are in the group."""
-    return all({root[c] for c in problem.values[v].tolist()[1:]} <= group for v in values)
 
 
 def _sharing(problem: Problem) -> BoolArray:

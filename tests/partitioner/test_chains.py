@@ -26,7 +26,7 @@ def test_the_bound_and_its_windows_hold_for_every_assignment_in_the_windows(monk
     """Whatever is joined to its users, wherever clusters may be, whatever the target is."""
     monkeypatch.setattr(chains, "_LOSSES", (most_loss,))
     checked = tight = 0
-    for seed in range(250):
+    for seed in range(100):
         draw = np.random.default_rng(seed)
         n, k = int(draw.integers(2, 7)), int(draw.integers(2, 4))
         p = random_problem(seed, n, k, float(draw.uniform(0.1, 0.6)))
@@ -51,8 +51,8 @@ def test_the_bound_and_its_windows_hold_for_every_assignment_in_the_windows(monk
                     assert (found.low <= stage).all() and (stage <= found.high).all()
             tight += found.share * target >= best * 0.9
         checked += 1
-    assert checked > 100
-    assert tight > 50
+    assert checked > 40
+    assert tight > 20
 
 
 def with_side_branches(k=4, layers=24, spread=0.3):
