@@ -52,6 +52,9 @@ class Bound:
     """Shape [n]: the first stage a cluster is in, in any assignment below the target."""
     high: IntArray
     """Shape [n]: the last. Where low > high, there is no such assignment."""
+    stage: IntArray | None = None
+    """Shape [n]: stages that are as good as the bound says by its own, more generous, count; None
+    where it has none."""
 
 
 def simple_bound(problem: Problem) -> float:
@@ -74,17 +77,18 @@ def lower_bound(
     if k == 1 or target <= 0:
         low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, k - 1)
         return Bound(0.0, target, low, high)
-    relaxed, share = relax(problem, target), 0.0
+    relaxed, share, stage = relax(problem, target), 0.0, None
     bins = Bins(relaxed)
     for reach in _refinements(bins, out_of_time):
         low, high = narrowed(problem, *_windows(bins, reach))
         if (low <= high).all():
             chain = chain_bound(problem, relaxed, low, high, target, out_of_time)
             share, low, high = max(share, chain.share), chain.low, chain.high
+            stage = chain.stage
         if (low > high).any():
             return Bound(target * SAFETY, target, low, high)
     share = max(share, _least_limit(bins))
-    return Bound(share * target * SAFETY, target, low, high)
+    return Bound(share * target * SAFETY, target, low, high, stage)
 
 
 def _refinements(bins: Bins, out_of_time: Callable[[], bool]) -> Iterator[Reach]:

@@ -54,6 +54,8 @@ class ChainBound:
     """Shape [n]: the first stage of each cluster."""
     high: IntArray
     """Shape [n]: the last; somewhere below `low` where there is no such assignment."""
+    stage: IntArray | None = None
+    """Shape [n]: a way through at the bound, worth trying; None where there is none below it."""
 
 
 def chain_bound(
@@ -68,7 +70,7 @@ def chain_bound(
 
     What is left to the boundaries narrows the windows, which raises prices, until that ends.
     """
-    share = 0.0
+    share, stage = 0.0, None
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
         chain = _chain(problem, relaxed, low, high, target_seconds, out_of_time)
         if chain is None:
@@ -76,11 +78,23 @@ def chain_bound(
         share = max(share, chain.least_limit())
         if share >= 1:
             return ChainBound(1.0, low, np.full_like(high, -1))
+        stage = _with_users(problem, *chain.way(share + 2 * _RESOLUTION))
         narrower = narrowed(problem, *chain.windows(low, high))
         if all(np.array_equal(*pair) for pair in zip(narrower, (low, high), strict=True)):
             break
         low, high = narrower
-    return ChainBound(share, low, high)
+    return ChainBound(share, low, high, stage)
+
+
+def _with_users(problem: Problem, root: IntArray, stage_of_root: IntArray) -> IntArray:
+    """Shape [n]: the stages of the roots, and of all others that of their first user."""
+    stage = np.full(problem.n, problem.n_stages)
+    stage[root] = stage_of_root
+    is_root = np.isin(np.arange(problem.n), root)
+    for a, b in problem.edges[np.argsort(-problem.edges[:, 0], kind="stable")].tolist():
+        if not is_root[a]:
+            stage[a] = min(stage[a], stage[b])
+    return stage.clip(max=problem.n_stages - 1)
 
 
 def _chain(
@@ -205,6 +219,18 @@ class _Chain:
             high[always] = np.minimum(high[always], boundary - 1)
             low[never] = np.maximum(low[never], boundary)
         return low, high
+
+    def way(self, limit: float) -> tuple[IntArray, IntArray]:
+        """The roots [m], and the stage [m] of each on a way within `limit`."""
+        banks, at = self._most(limit), 0
+        stage_of_root = np.zeros(len(self.graph.root), dtype=np.int64)
+        for stage in range(len(self.loads) - 1, 0, -1):
+            at = int((banks[stage] + self._spare(stage, limit)[:, at]).argmax())
+            level = self.levels[stage]
+            has = level.inside.copy()
+            has[level.free] = level.members[at] > 0
+            stage_of_root += ~has
+        return self.graph.root, stage_of_root
 
     def _possible(self, limit: float) -> bool:
         return bool(self._most(limit)[-1][0] >= -_SLACK)

@@ -32,6 +32,8 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
+_MOST_WAYS, _WORTH_AGAIN = 4, 0.998
+"""Cuts that the bound suggests, each better by this factor, after which it is computed anew."""
 _PROMISING = 1.03
 """Cuts of further orders within this factor of the incumbent are worth polishing."""
 _FEW_FREE = 300
@@ -66,7 +68,9 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     if not search.feasible:
         raise infeasible(problem, _orders_in_time(search), search.proved_infeasible)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
-        _bound(search)
+        bottleneck = search.bottleneck_seconds
+        bound = lower_bound(problem, bottleneck, _GOOD_ENOUGH, search.out_of_time)
+        search.raise_bound(bound.seconds)
     return search.solution()
 
 
@@ -120,12 +124,23 @@ def _small(search: Search, effort: float) -> bool:
 
 
 def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
-    """The lower bound against the incumbent, as far as a certificate of `gap` needs."""
-    if search.feasible:
-        upper = search.bottleneck_seconds
-        bound = lower_bound(search.problem, upper, gap, search.out_of_time)
-        search.bound = bound
+    """The lower bound against the incumbent, as far as a certificate of `gap` needs.
+
+    Where it comes from prefixes, it has a cut of its own: that polished may be the better one.
+    """
+    for _ in range(_MOST_WAYS if search.feasible else 0):
+        bottleneck = search.bottleneck_seconds
+        bound = lower_bound(search.problem, bottleneck, gap, search.out_of_time)
         search.raise_bound(bound.seconds)
+        if bound.stage is not None and not search.out_of_time():
+            with search.trial("prefixes") as trial:
+                _, program = next(orders(search.problem))
+                way = Assignment(bound.stage)
+                search.offer(polish(search.problem, way, program, search.out_of_time))
+                trial.kept = search.bottleneck_seconds < bottleneck
+        search.bound = bound
+        if search.bottleneck_seconds > bottleneck * _WORTH_AGAIN:
+            return
 
 
 def _dp(search: Search) -> None:
