@@ -19,7 +19,7 @@ from stagecut.passes.recompute import (
     recomputed,
     relief_of,
 )
-from stagecut.passes.states import weight_bytes
+from stagecut.passes.states import split_name, weight_bytes
 from stagecut.passes.ties import TiedWeights, tied_users
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "recomputed",
     "relief_of",
     "save_profile",
+    "split_name",
     "stages_of_ops",
     "step_seconds",
     "step_timings",

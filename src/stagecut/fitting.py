@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from stagecut.ir.device import Cluster
-from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.errors import InfeasibleError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import Problem, Relief
 from stagecut.ir.solution import Solution
@@ -68,11 +68,8 @@ class Fitter:
         """The best cut within `limit`; without one, within the devices' memory, if any does.
 
         Raises:
-            ArgumentError: `recompute` is none of `never`, `full` and `auto`.
             InfeasibleError: the limit was given, and nothing is within it.
         """
-        if recompute not in get_args(Recomputation):
-            raise ArgumentError(f"recompute is {recompute!r}; choose never, full or auto")
         if not self._graph().training or recompute == "never":
             return self._plain(self.costed, limit)
         groups = recomputable(self._graph())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
+from stagecut.fitting import Recomputation
 from stagecut.frontend import derive_example
 from stagecut.ir.errors import ArgumentError
+from stagecut.partitioner import METHODS
+from stagecut.passes import TiedWeights, split_name
 
 
 def check_given(model: nn.Module, n_gpus: int, args: object) -> None:
@@ -31,6 +34,29 @@ def check_given(model: nn.Module, n_gpus: int, args: object) -> None:
             f"example_args is of type {type(args).__name__}; give a tensor, or a tuple of inputs: "
             "an array becomes a tensor by torch.from_numpy"
         )
+
+
+def check_choices(method: str, recompute: str, optimizer: str, tied: str) -> None:
+    """Refuses names that nothing has, before the model is traced; all at once.
+
+    Raises:
+        ArgumentError: says what there is to choose from.
+    """
+    wrong = [
+        f"{argument} is {given!r}; choose {', '.join(known[:-1])} or {known[-1]}"
+        for argument, given, known in (
+            ("method", method, METHODS),
+            ("recompute", recompute, get_args(Recomputation)),
+            ("tied", tied, get_args(TiedWeights)),
+        )
+        if given not in known
+    ]
+    try:
+        split_name(optimizer)
+    except ArgumentError as error:
+        wrong.append(str(error))
+    if wrong:
+        raise ArgumentError("; ".join(wrong))
 
 
 def example_of(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import get_args
 
 import numpy as np
 
-from stagecut.ir.errors import ArgumentError, InfeasibleError
+from stagecut.ir.errors import InfeasibleError
 from stagecut.ir.graph import Graph
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.passes import Clustering, TiedWeights, tied_users, weight_names
@@ -26,13 +25,7 @@ _MOST = 3
 
 @contextmanager
 def told_what_is_tied(graph: Graph, wanted: TiedWeights) -> Iterator[None]:
-    """Adds to an InfeasibleError that users of tied weights were to be in one stage.
-
-    Raises:
-        ArgumentError: `wanted` is neither `replicate` nor `colocate`.
-    """
-    if wanted not in get_args(TiedWeights):
-        raise ArgumentError(f"tied is {wanted!r}; choose replicate or colocate")
+    """Adds to an InfeasibleError that users of tied weights were to be in one stage."""
     try:
         yield
     except InfeasibleError as error:

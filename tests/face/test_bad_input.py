@@ -54,7 +54,7 @@ def test_a_number_of_devices_that_is_none(n_gpus: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "best"}, "no method 'best'"),
+        ({"method": "best"}, "method is 'best'; choose auto, .* or tree"),
         ({"schedule": "2f2b"}, "2f2b"),
         ({"cluster": "B9000"}, "B9000"),
         ({"n_microbatches": 0}, "n_microbatches is 0"),
@@ -70,6 +70,17 @@ def test_a_number_of_devices_that_is_none(n_gpus: int) -> None:
 def test_options_that_are_none(options: dict[str, object], message: str) -> None:
     with pytest.raises(StagecutError, match=message):
         stagecut.partition(Chain(), 2, (X,), **options)  # type: ignore[arg-type]
+
+
+def test_names_that_nothing_has_are_told_at_once_before_the_model_is_traced() -> None:
+    class Untouched(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("traced")
+
+    names = {"method": "best", "recompute": "some", "optimizer": "adamz", "tied": "merge"}
+    with pytest.raises(ArgumentError) as error:
+        stagecut.partition(Untouched(), 2, (X,), **names)  # type: ignore[arg-type]
+    assert all(repr(name) in str(error.value) for name in names.values())
 
 
 def test_a_memory_limit_that_nothing_meets() -> None:
