@@ -10,6 +10,7 @@ from rich.console import Console
 
 from stagecut.cli import options
 from stagecut.cli.example import Example
+from stagecut.cli.outputs import check_output, writing
 from stagecut.cli.planning import Request, make_plan
 
 
@@ -39,6 +40,7 @@ def export(
 
       stagecut export hf:gpt2 -n 4 -o stages/
     """
+    check_output("-o", output, folder=True)
     plan, loaded = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
@@ -54,7 +56,8 @@ def export(
         ),
         weights=True,
     )
-    plan.export(output, loaded.model, allow_imports=allow_imports)
+    with writing("-o", output):
+        plan.export(output, loaded.model, allow_imports=allow_imports)
     from stagecut.report.units import bytes_text
 
     console = Console(highlight=False)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from stagecut.cli import options
 from stagecut.cli.example import Example
+from stagecut.cli.outputs import check_output, writing
 from stagecut.cli.planning import Request, make_plan
 
 
@@ -59,6 +60,8 @@ def plan(
 
       stagecut plan hf:gpt2-xl -n 8 --batch-size 64 --replicas auto --schedule auto
     """
+    if save is not None:
+        check_output("--save", save)
     made, _ = make_plan(
         model,
         Example(rows, length, training=schedule != "forward"),
@@ -81,7 +84,8 @@ def plan(
         weights=False,
     )
     if save is not None:
-        made.save(save)
+        with writing("--save", save):
+            made.save(save)
     if as_json:
         from stagecut.report.summary import summary
 

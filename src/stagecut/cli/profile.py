@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from stagecut.cli import options
 from stagecut.cli.example import Example
 from stagecut.cli.models import Loaded, load_model
+from stagecut.cli.outputs import check_output, writing
 from stagecut.ir.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def profile(
 def _write_links(output: Path, ranks: int | None) -> None:
     from stagecut.cli.links import write_links
 
+    check_output("-o", output)
     made = write_links(output, ranks)
     if made is None:
         return
@@ -122,6 +124,7 @@ def _write_times(
     inference: bool,
     threads: int | None,
 ) -> None:
+    check_output("-o", output)
     example = Example(rows, length, training=not inference)
     with Console(stderr=True).status(f"Loading {model} ..."):
         loaded = load_model(model, example, weights=False)
@@ -129,7 +132,8 @@ def _write_times(
         import torch
 
         torch.set_num_threads(threads)
-    known, made = _measured(loaded, not inference, optimizer, output)
+    with writing("-o", output):
+        known, made = _measured(loaded, not inference, optimizer, output)
     Console(highlight=False).print(
         f"{made - known} ops and optimizer steps timed, {made} in all. "
         f"Plan with stagecut plan {model} -n N --cost {output}",
