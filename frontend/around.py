@@ -178,11 +178,23 @@ class _Search:
         undone = [f"Nor around a module: {self.unfit}"] if self.unfit else []
         if means and means.recorded and self.reasons[-1] not in f"{failure}\n{self.unfit}":
             undone.append(f"Nor as the example decides: {self.reasons[-1]}")
+        undone += self._elsewhere(failure)
         if not undone:
             return failure
         told = TraceError("\n  ".join([str(failure), *undone]))
         told.__cause__ = failure
         return told
+
+    def _elsewhere(self, failure: TraceError) -> list[str]:
+        """That a module may run as it is, where the frontend asked for does not go around it."""
+        known = failure.path if isinstance(failure, Untraceable) else None
+        path = culprit_of(self.model, failure, ()) if known is None else known
+        if not path or self.frontend in ("auto", "symbolic"):
+            return []
+        return [
+            f'This is frontend="{self.frontend}"; with frontend="auto" or "symbolic" {path} runs '
+            "as it is, as one op, where it can"
+        ]
 
     def _recorder(self, means: Means) -> Recorder | None:
         cautious = self.frontend != "recorded"

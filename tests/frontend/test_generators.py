@@ -100,6 +100,13 @@ def test_in_the_models_own_forward_it_is_refused(draw: str, training: bool) -> N
     assert len(str(told.value).splitlines()) < 15
 
 
+@pytest.mark.parametrize("frontend", ["export", "recorded"])
+def test_frontends_that_trace_it_all_the_same_name_those_that_do_not(frontend: str) -> None:
+    advice = rf'This is frontend="{frontend}"; with frontend="auto" or "symbolic" 1 runs as it is'
+    with pytest.raises(TraceError, match=advice):
+        trace(nn.Sequential(*chain(Noisy, DRAWS["rand"])), (X,), frontend=frontend)
+
+
 def test_two_modules_do_not_draw_from_one() -> None:
     shared = torch.Generator()
     model = nn.Sequential(

@@ -109,6 +109,18 @@ def test_in_the_models_own_forward_it_is_refused_with_its_line(name: str) -> Non
     assert [p.requires_grad for p in model.parameters()] == trained
 
 
+@pytest.mark.parametrize("frontend", ["export", "recorded"])
+@pytest.mark.parametrize("name", ["data", "freeze"])
+def test_frontends_that_trace_it_all_the_same_name_those_that_do_not(
+    frontend: str, name: str
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), LOST[name][0](), nn.Linear(6, 6))
+    advice = rf'This is frontend="{frontend}"; with frontend="auto" or "symbolic" 1 runs as it is'
+    with pytest.raises(TraceError, match=advice):
+        trace(model, (X["x"],), frontend=frontend)
+    assert trace(model, (X["x"],), frontend="symbolic").means.opaque == ("1",)
+
+
 @pytest.mark.parametrize("n_stages", [1, 2])
 @pytest.mark.parametrize("name", LOST)
 def test_in_a_module_it_is_kept(name: str, n_stages: int) -> None:
