@@ -70,7 +70,8 @@ def _norm(op: Op, types: dict[str, Type]) -> Iterator[BatchNorm]:
     flag, kind = op.args[_TRAINING], types[op.args[0].name]
     trains, eval_too = (flag.train, flag.eval) if isinstance(flag, ByMode) else (flag, flag)
     if trains and isinstance(kind, TensorType):
-        place = f"{op.scope or 'the model'} ({op.source})" if op.source else op.scope
+        named = f'"{op.scope}"' if op.scope else "the model"
+        place = f"{named} ({op.source})" if op.source else named
         yield BatchNorm(place, kind, bool(eval_too))
 
 
