@@ -1,12 +1,13 @@
 """A cut that fits its devices: as it is, or with some of the forward computed again.
 
 Where memory does not suffice, the cut is chosen with what recomputation costs each stage, and then
-every stage recomputes the least that lets it fit. If that finds nothing, the last resort is the
-best cut of the model with every block recomputed.
+every stage recomputes the least that lets it fit. If that finds nothing, the last resorts are the
+best cut of the model with every block recomputed, and then the one that needs least memory.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,8 +15,10 @@ from typing import Literal
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import InfeasibleError
 from stagecut.ir.graph import Graph
+from stagecut.ir.plan import StageMemory
 from stagecut.ir.problem import Problem, Relief
-from stagecut.ir.solution import Solution
+from stagecut.ir.solution import Assignment, Solution, Trial
+from stagecut.lacking import Lack, least_memory_cuts, more, too_little
 from stagecut.partitioner import evaluate, lacks_memory
 from stagecut.passes import (
     Clustering,
@@ -36,6 +39,10 @@ Recomputation = Literal["never", "full", "auto"]
 Limit = float | Sequence[float] | None
 Costed = Mapping[str, Graph]
 """The annotated graph for each kind of device, by its name; that of the first device first."""
+_BISECTIONS = 5
+"""Limits tried between one that is too low and one that works."""
+_BISECTING_SECONDS = 10.0
+"""After which no further one is tried, as a safety stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,34 @@ class Fitter:
         if not self._graph().training or recompute == "never":
             return self._plain(self.costed, limit)
         groups = recomputable(self._graph())
-        if recompute == "full":
-            everything = self._plain(self._marked(groups), limit)
-            return self._noted(everything, groups, self._stages(everything))
-        return self._auto(groups, limit)
+        return self._full(groups, limit) if recompute == "full" else self._auto(groups, limit)
+
+    def _full(self, groups: Sequence[Group], limit: Limit) -> Fitted:
+        """The best cut with every block recomputed; of a limit given, whose peaks are within it."""
+        marked = self._marked(groups)
+        try:
+            made = self._plain(marked, limit)
+            if limit is None or not self._over(made, made.problem):
+                return self._noted(made, groups, self._stages(made))
+        except InfeasibleError:
+            if limit is None or not groups or self._leanest(groups, limit) is None:
+                raise  # memory is not what stands in the way, or not what recomputing changes
+        leanest = self._leanest(groups, limit)
+        assert leanest is not None  # there is a cut
+        if leanest.missing_bytes > 0:
+            raised = more(limit, leanest.missing_bytes)
+            problem, _ = self.pose(marked, raised)
+            works = (problem.memory_limit_bytes >= leanest.peaks).all()
+            raise self._refusal(leanest, groups, raised if works else None)
+        made = self._as_fitted(leanest, groups, limit, self._solved(marked, float("inf")))
+        return self._noted(made, groups, self._stages(made))
 
     def _auto(self, groups: Sequence[Group], limit: Limit) -> Fitted:
         problem, clustering = self.pose(self.costed, limit)
-        if not groups or problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
-            return self._plain(self.costed, limit)  # recomputing frees no weights
+        if not groups:
+            return self._plain(self.costed, limit)
+        if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
+            return self._refused(groups, None, limit)  # recomputing frees no weights
         plain = self._unless_infeasible(problem, clustering)
         if plain is not None and not self._over(plain, problem):
             return plain
@@ -107,17 +133,102 @@ class Fitter:
     def _with_everything(
         self, groups: Sequence[Group], problem: Problem, plain: Fitted | None, limit: Limit
     ) -> Fitted:
-        """The best cut of the model with every block recomputed."""
+        """The best cut of the model with every block recomputed, or the one of least memory."""
         try:
-            everything = self._solved(self._marked(groups), limit)
-        except InfeasibleError as error:
-            if limit is not None and plain is None:
-                raise InfeasibleError(f"even with every block recomputed, {error}") from error
-        else:
-            found = self._within(everything, groups, problem, limit)
+            cuts = [self._solved(self._marked(groups), limit)]
+        except InfeasibleError:
+            cuts = []
+        leanest = self._leanest(groups, limit)
+        if leanest is not None and self._chosen(leanest.stages, groups, problem) is not None:
+            free = self._solved(self.costed, float("inf"))
+            cuts.append(self._as_fitted(leanest, groups, limit, free))
+        for cut in cuts:
+            found = self._within(cut, groups, problem, limit)
             if found is not None:
                 return found
-        return plain or self._plain(self.costed, limit)
+        return self._refused(groups, plain, limit)
+
+    def _refused(self, groups: Sequence[Group], plain: Fitted | None, limit: Limit) -> Fitted:
+        """Without a limit given the best that ignores it, else an error.
+
+        Raises:
+            InfeasibleError: the limit was given.
+        """
+        leanest = None if limit is None else self._leanest(groups, limit)
+        if limit is None or leanest is None:  # or memory is not what stands in the way
+            return plain or self._plain(self.costed, limit)
+        leanest, works = self._least_that_works(leanest, groups, limit)
+        raise self._refusal(leanest, groups, works)
+
+    def _least_that_works(
+        self, leanest: Lack, groups: Sequence[Group], limit: float | Sequence[float]
+    ) -> tuple[Lack, float | Sequence[float] | None]:
+        """The nearest cut of all that were tried, and the least limit that `fit` can meet, if any.
+
+        By bisection between the limit given and the one that the leanest cut needs.
+        """
+        most = more(limit, leanest.missing_bytes)
+        raised, _ = self.pose(self.costed, most)
+        works = most if self._chosen(leanest.stages, groups, raised) is not None else None
+        too_low, enough, began = 0.0, leanest.missing_bytes, time.monotonic()
+        for _ in range(_BISECTIONS):
+            middle = (too_low + enough) / 2
+            if works is None or time.monotonic() - began > _BISECTING_SECONDS:
+                break
+            tried = more(limit, middle)
+            problem, clustering = self.pose(self.costed, tried)
+            relief = relief_of(self._graphs(), clustering, groups)
+            cut = self.solve_relieved(problem, relief)
+            stages = cut and stages_of_ops(self._graph(), clustering, cut.assignment.stage)
+            if cut is None or not stages or self._chosen(stages, groups, problem) is None:
+                too_low = middle
+                continue
+            enough, works = middle, tried
+            lack = self._lack(cut.assignment, groups, limit)
+            leanest = min(leanest, lack, key=lambda lack: lack.missing_bytes)
+        return leanest, works
+
+    def _leanest(self, groups: Sequence[Group], limit: Limit) -> Lack | None:
+        """Of some cuts the one that lacks least memory with every block recomputed."""
+        problem, _ = self.pose(self._marked(groups), limit)
+        cuts = least_memory_cuts(problem)
+        lacks = (self._lack(cut, groups, limit) for cut in cuts)
+        return min(lacks, key=lambda lack: lack.missing_bytes, default=None)
+
+    def _lack(self, assignment: Assignment, groups: Sequence[Group], limit: Limit) -> Lack:
+        """A cut with every block recomputed."""
+        marked = self._marked(groups)
+        problem, clustering = self.pose(marked, limit)
+        graph, peak = next(iter(marked.values())), self._peak(problem)
+        stages = stages_of_ops(graph, clustering, assignment.stage)
+        parts = parts_of(graph, stages, problem.n_stages)
+        peaks = tuple(peak(part, index) for index, part in enumerate(parts))
+        return Lack(assignment, stages, peaks, problem)
+
+    def _as_fitted(self, lack: Lack, groups: Sequence[Group], limit: Limit, free: Fitted) -> Fitted:
+        """A cut with every block recomputed; what bounds it is the solution without a limit."""
+        began = time.perf_counter()
+        marked = self._marked(groups)
+        problem, clustering = self.pose(marked, limit)
+        scored = evaluate(problem, lack.assignment)
+        trial = Trial(
+            "dp", scored.bottleneck_seconds, scored.bytes_cut, time.perf_counter() - began,
+            "the cut of least memory",
+        )  # fmt: skip
+        solution = replace(
+            free.solution, assignment=lack.assignment, evaluation=scored, method="dp",
+            optimal=False, trials=(trial,),
+        )  # fmt: skip
+        return Fitted(next(iter(marked.values())), problem, clustering, solution)
+
+    def _refusal(
+        self, lack: Lack, groups: Sequence[Group], works: float | Sequence[float] | None
+    ) -> InfeasibleError:
+        """What every block recomputed still lacks, and a limit with which `fit` finds a cut."""
+        graph = recomputed(self._graph(), groups)
+        part = parts_of(graph, lack.stages, lack.problem.n_stages)[lack.stage]
+        memory = self._memory(lack.problem, part, lack.stage)
+        return too_little(lack, memory, works)
 
     def _plain(self, costed: Costed, limit: Limit) -> Fitted:
         """As it is; where no limit was given and nothing fits, the best that ignores it."""
@@ -147,9 +258,7 @@ class Fitter:
     ) -> Fitted | None:
         """The cut with the least recomputed that fits; None where nothing does."""
         stages = self._stages(cut)
-        limits = [float(bytes_) for bytes_ in problem.memory_limit_bytes]
-        parts = parts_of(self._graph(), stages, problem.n_stages)
-        chosen = groups_to_fit(self._graph(), parts, groups, limits, self._peak(problem))
+        chosen = self._chosen(stages, groups, problem)
         if chosen is None:
             return None
         marked = self._marked(chosen)
@@ -166,6 +275,14 @@ class Fitter:
         made = Fitted(next(iter(marked.values())), posed, clustering, solution, (note,))
         return self._noted(made, chosen, stages)
 
+    def _chosen(
+        self, stages: Sequence[tuple[int, ...]], groups: Sequence[Group], problem: Problem
+    ) -> tuple[Group, ...] | None:
+        """What the stages recompute at least to fit; None where that is not enough."""
+        limits = [float(bytes_) for bytes_ in problem.memory_limit_bytes]
+        parts = parts_of(self._graph(), stages, problem.n_stages)
+        return groups_to_fit(self._graph(), parts, groups, limits, self._peak(problem))
+
     def _over(self, cut: Fitted, problem: Problem) -> bool:
         """Whether some stage is over its limit."""
         peak, limits = self._peak(problem), problem.memory_limit_bytes
@@ -173,13 +290,13 @@ class Fitter:
         return any(peak(part, index) > limits[index] for index, part in enumerate(parts))
 
     def _peak(self, problem: Problem) -> Callable[[Part, int], float]:
-        def peak(part: Part, index: int) -> float:
-            kind = self.cluster.devices[self.device_of_stage[index]].kind
-            return memory_of_stage(
-                part, index, problem, kind, self.optimizer, True, self.n_microbatches
-            ).total
+        return lambda part, index: self._memory(problem, part, index).total
 
-        return peak
+    def _memory(self, problem: Problem, part: Part, index: int) -> StageMemory:
+        kind = self.cluster.devices[self.device_of_stage[index]].kind
+        return memory_of_stage(
+            part, index, problem, kind, self.optimizer, True, self.n_microbatches
+        )
 
     def _graph(self) -> Graph:
         return next(iter(self.costed.values()))
