@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stagecut.choosing import Decision, Wish, check_wish, decide
+from stagecut.choosing import MICROBATCHES_PER_STAGE, Decision, Wish, check_wish, decide
 from stagecut.clusters import find_cluster
 from stagecut.collector import collector_held
 from stagecut.connecting import connect
@@ -47,9 +47,6 @@ from stagecut.resizing import with_rows
 from stagecut.tensors import constants_of
 from stagecut.tied import tied_notes, told_what_is_tied
 from stagecut.timetables import FOLDED, ScheduleLike, stored, timetable
-
-MICROBATCHES_PER_STAGE = 4
-"""Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
 
 
 @collector_held()

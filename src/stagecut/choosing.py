@@ -38,6 +38,8 @@ from stagecut.resizing import rows_of, rows_symbol, with_rows
 from stagecut.timetables import ScheduleLike, timetable
 
 AUTO: Literal["auto"] = "auto"
+MICROBATCHES_PER_STAGE = 4
+"""Micro-batches a stage where the user names no number: keeps the 1F1B bubble below a fifth."""
 SAMPLES = 3
 """Sizes of micro-batch that are costed op by op; what is between them follows."""
 
@@ -128,10 +130,12 @@ def decide(
 
 
 def _space(wish: Wish, graph: Graph, n_devices: int) -> Space:
-    m = wish.n_microbatches
+    m, replicas = wish.n_microbatches, None if wish.replicas == AUTO else int(wish.replicas)
+    if m is None and wish.batch_size is None:  # schedules are compared at as many for all
+        m = MICROBATCHES_PER_STAGE * n_devices // (replicas or 1)
     return Space(
         n_devices=n_devices,
-        replicas=None if isinstance(wish.replicas, str) else wish.replicas,
+        replicas=replicas,
         n_microbatches=None if isinstance(m, str) else m,
         schedule=None if wish.schedule == AUTO else str(wish.schedule),
         batch_size=wish.batch_size,

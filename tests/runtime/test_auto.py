@@ -70,3 +70,12 @@ def test_what_does_not_go_together_is_refused() -> None:
             auto(**given)
     with pytest.raises(InfeasibleError, match="choices fits"):
         auto(memory_limit=1000)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_schedule_alone_is_chosen_at_four_micro_batches_a_device(replicas: int) -> None:
+    plan = stagecut.partition(Chain(8), 4, (X,), schedule="auto", replicas=replicas)
+    assert plan.data.n_microbatches == 4 * 4 // replicas
+    others = {row.schedule for row in plan.data.alternatives}
+    assert {"1f1b", "gpipe", "interleaved"} <= others
+    assert {row.n_microbatches for row in plan.data.alternatives} == {16 // replicas}
