@@ -30,8 +30,9 @@ Terms = list[tuple[int, float]]
 
 _NODES = 20_000_000
 """Branch-and-bound nodes times nonzero coefficients, at effort 1."""
-_NONZEROS = 600_000
-"""Nonzero coefficients at effort 1, the most below it: a single node of more may take a minute."""
+_WHOLE, _NONZEROS = 15_000, 680_000
+"""Whole variables and nonzero coefficients at effort 1. Below it, programmes with more of both are
+not tried: a single node may take a minute."""
 _UNITS = 100.0
 """The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
 _OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
@@ -54,8 +55,7 @@ def best_by_milp(
     `effort`, or where no seconds are left.
     """
     program = _Program(problem, low, high, upper)
-    too_large = program.build(seconds_left) and effort < 1 and program.size > _NONZEROS * effort
-    if too_large or not seconds_left():
+    if not program.build(seconds_left) or program.too_large(effort):
         return Answer(None, complete=False)
     solved = program.solve(seconds_left(), effort, gap, presolve=True)
     if solved.status == _SOLVER_ERROR:
@@ -110,6 +110,10 @@ class _Program:
     def size(self) -> int:
         """How many coefficients are not zero."""
         return len(self.coefficients)
+
+    def too_large(self, effort: float) -> bool:
+        """Whether the solver would hardly begin with what the effort allows."""
+        return effort < 1 and sum(self.whole) > _WHOLE * effort and self.size > _NONZEROS * effort
 
     def solve(self, time_limit: float, effort: float, gap: float, presolve: bool) -> OptimizeResult:
         """What HiGHS answers."""

@@ -87,8 +87,11 @@ def contract(network: Network, n_stages: int) -> Contracted:
     """The problem of cutting `network` into `n_stages`.
 
     Raises:
-        ArgumentError: two nodes share an id, a wire names none, or a group is pinned twice.
+        ArgumentError: there are no nodes, two share an id, a wire names none, or a group is pinned
+            twice.
     """
+    if not network.nodes:
+        raise ArgumentError("the file has no nodes, so there is nothing to cut; give it some")
     index = _index(network)
     ends = _wire_ends(network, index)
     cluster, edges = _clusters(network, ends)
@@ -230,15 +233,18 @@ def _names(network: Network, cluster: IntArray, n: int) -> tuple[str, ...]:
 
 def _pins(network: Network, cluster: IntArray, n: int, n_stages: int) -> IntArray:
     pins = np.full(n, -1, dtype=np.int64)
+    faults = []
     for node, c in zip(network.nodes, cluster.tolist(), strict=True):
         if node.pin >= n_stages:
-            raise ArgumentError(
+            faults.append(
                 f"node {node.id!r} is pinned to stage {node.pin} of {n_stages}; stages count from 0"
             )
-        if node.pin >= 0 and pins[c] not in (-1, node.pin):
-            raise ArgumentError(
+        elif node.pin >= 0 and pins[c] not in (-1, node.pin):
+            faults.append(
                 f"node {node.id!r} is pinned to stage {node.pin}, and another node that must stay "
                 f"with it (same group, or on a circle with it) to stage {pins[c]}; pin both to one"
             )
         pins[c] = max(pins[c], node.pin)
+    if faults:
+        raise ArgumentError("\n".join(faults))
     return pins

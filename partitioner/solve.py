@@ -32,7 +32,7 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
-_MOST_WAYS, _WORTH_AGAIN = 4, 0.998
+_MOST_SUGGESTIONS, _WORTH_AGAIN = 4, 0.998
 """Cuts that the bound suggests, each better by this factor, after which it is computed anew."""
 _PROMISING = 1.03
 """Cuts of further orders within this factor of the incumbent are worth polishing."""
@@ -68,9 +68,7 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     if not search.feasible:
         raise infeasible(problem, _orders_in_time(search), search.proved_infeasible)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
-        bottleneck = search.bottleneck_seconds
-        bound = lower_bound(problem, bottleneck, _GOOD_ENOUGH, search.out_of_time)
-        search.raise_bound(bound.seconds)
+        _bound(search)
     return search.solution()
 
 
@@ -89,10 +87,13 @@ def _auto(search: Search) -> None:
         _bound(search)
     if search.free_variables() <= _FEW_FREE:
         _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
+    suggests = search.bound is not None and search.bound.stage is not None
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("search"):
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
+    if suggests and not search.finished(_GOOD_ENOUGH):
+        _suggested(search, _GOOD_ENOUGH)
     for _ in range(_MOST_CLOSINGS):
         before = search.bottleneck_seconds
         if not search.finished(_GOOD_ENOUGH):
@@ -100,7 +101,7 @@ def _auto(search: Search) -> None:
         if search.bottleneck_seconds == before:
             break
     if not search.finished(_FAIR):
-        _bound(search, _FAIR)
+        _suggested(search, _FAIR)
 
 
 def _exact(search: Search) -> None:
@@ -124,22 +125,27 @@ def _small(search: Search, effort: float) -> bool:
 
 
 def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
-    """The lower bound against the incumbent, as far as a certificate of `gap` needs.
-
-    Where it comes from prefixes, it has a cut of its own: that polished may be the better one.
-    """
-    for _ in range(_MOST_WAYS if search.feasible else 0):
-        bottleneck = search.bottleneck_seconds
-        bound = lower_bound(search.problem, bottleneck, gap, search.out_of_time)
-        search.raise_bound(bound.seconds)
-        if bound.stage is not None and not search.out_of_time():
-            with search.trial("prefixes") as trial:
-                _, program = next(orders(search.problem))
-                way = Assignment(bound.stage)
-                search.offer(polish(search.problem, way, program, search.out_of_time))
-                trial.kept = search.bottleneck_seconds < bottleneck
+    """The lower bound against the incumbent, as far as a certificate of `gap` needs."""
+    if search.feasible:
+        upper = search.bottleneck_seconds
+        bound = lower_bound(search.problem, upper, gap, search.out_of_time)
         search.bound = bound
-        if search.bottleneck_seconds > bottleneck * _WORTH_AGAIN:
+        search.raise_bound(bound.seconds)
+
+
+def _suggested(search: Search, gap: float) -> None:
+    """The bound anew, and the cut that it suggests, polished, while that is the better one."""
+    for _ in range(_MOST_SUGGESTIONS):
+        before = search.bottleneck_seconds
+        _bound(search, gap)
+        if search.bound is None or search.bound.stage is None or search.finished(gap):
+            return
+        with search.trial("prefixes") as trial:
+            _, program = next(orders(search.problem))
+            suggestion = Assignment(search.bound.stage)
+            search.offer(polish(search.problem, suggestion, program, search.out_of_time))
+            trial.kept = search.bottleneck_seconds < before
+        if search.bottleneck_seconds > before * _WORTH_AGAIN:
             return
 
 

@@ -6,13 +6,7 @@ placement   JSON published with Tarnawski et al., "Efficient Algorithms for Devi
             output, charged once to every stage that touches it. At most K stages.
 pipedream   `graph.txt` profiles published with PipeDream (Narayanan et al., SOSP 2019): forward and
             backward milliseconds, activation and parameter bytes of each layer. At most K stages.
-stagecut    our own JSON, exactly K stages; all but "stagecut", "nodes" and "id" may be left out:
-
-    {"stagecut": 1,
-     "nodes": [{"id": "a", "forward_seconds": 0.1, "backward_seconds": 0.2, "weight_bytes": 10,
-                "saved_bytes": 5, "stage": 0, "group": "g"}, ...],
-     "values": [{"from": "a", "to": ["b", "c"], "bytes": 100, "gradient_bytes": 100}, ...],
-     "memory_limit_bytes": 1e9, "latency_seconds": 1e-5, "bytes_per_second": 1e10}
+stagecut    our own JSON, exactly K stages: `own_format.py`, docs/problem-format.md.
 """
 
 from __future__ import annotations
@@ -24,10 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from stagecut.ir.errors import ArgumentError
 from stagecut.partitioner.network import Network, Node, NodeId, Wire, contract
+from stagecut.partitioner.own_format import read_own
 from stagecut.partitioner.solve import solve
 
 Format = Literal["auto", "placement", "pipedream", "stagecut"]
@@ -47,7 +40,7 @@ def solve_file(
     format: Format = "auto",
     bandwidth: float | None = None,
 ) -> dict[str, Any]:
-    """Cuts the network in a file; `bandwidth`, in bytes a second, is for `pipedream` files.
+    """Cuts the network in a file; `bandwidth`, in bytes a second, is for `pipedream` files alone.
 
     Returns the stage of every node by its id as text, and what is known of how good that is, as
     plain data for JSON: assignment, bottleneck, lower_bound, gap, optimal, seconds, method,
@@ -89,30 +82,55 @@ def read_network(
         raise ArgumentError(f"cannot read {path}: {error}") from error
     if format == "auto":
         format = _format_of(path, text)
+    _check_bandwidth(format, bandwidth)
     try:
         if format == "pipedream":
-            return _read_pipedream(text, bandwidth)
+            return _read_pipedream(text, bandwidth or 0.0)
         document = json.loads(text)
-        return _read_placement(document) if format == "placement" else _read_stagecut(document)
+        return _read_placement(document) if format == "placement" else read_own(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ArgumentError):
-            raise
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ArgumentError(f"{path} cannot be read as {format}: {what}") from error
 
 
 def _format_of(path: str | Path, text: str) -> Format:
-    if not text.lstrip().startswith("{"):
+    if not text.lstrip().startswith(("{", "[")):
         if " -- " in text:
             return "pipedream"
         raise ArgumentError(f"{path} is neither JSON nor a profile of PipeDream's (graph.txt)")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ArgumentError(
+            f"{path} is JSON but a list; the formats placement and stagecut are {{...}}"
+        )
+    if "stagecut" in document:
+        return "stagecut"
     if '"fpgaLatency"' in text:
         return "placement"
-    if '"stagecut"' in text:
-        return "stagecut"
     raise ArgumentError(
         f'{path} is JSON but has neither "fpgaLatency" (format placement) nor "stagecut" (our own)'
     )
+
+
+def _check_bandwidth(format: Format, bandwidth: float | None) -> None:
+    if format == "pipedream":
+        if bandwidth is None:
+            raise ArgumentError("pipedream profiles have no link; give bandwidth in bytes a second")
+        if not bandwidth > 0:
+            raise ArgumentError(f"bandwidth is {bandwidth:g}; give more than 0 bytes a second")
+    elif bandwidth is not None:
+        instead = (
+            "there bytes_per_second in the file says it"
+            if format == "stagecut"
+            else "there each edge has the seconds that its transfer takes"
+        )
+        raise ArgumentError(
+            f"bandwidth is for pipedream profiles and this is format {format}: {instead}; "
+            "leave bandwidth out"
+        )
 
 
 def _read_placement(document: Mapping[str, Any]) -> Network:
@@ -149,9 +167,7 @@ def _placement_node(node: Mapping[str, Any]) -> Node:
     )
 
 
-def _read_pipedream(text: str, bandwidth: float | None) -> Network:
-    if bandwidth is None or not bandwidth > 0:
-        raise ArgumentError("pipedream profiles have no link; give bandwidth in bytes a second")
+def _read_pipedream(text: str, bandwidth: float) -> Network:
     lines = [line for line in text.splitlines() if line.strip()]
     layers = [line.split(" -- ") for line in lines if not line[0].isspace()]
     figures = {name: _pipedream_figures(rest[1]) for name, *rest in layers}
@@ -185,42 +201,3 @@ def _pipedream_figures(text: str) -> list[float]:
 def _pipedream_node(name: str, figures: list[float]) -> Node:
     forward, backward, activation, parameters = figures
     return Node(name, forward / 1e3, backward / 1e3, parameters, activation)
-
-
-def _read_stagecut(document: Mapping[str, Any]) -> Network:
-    if document["stagecut"] != 1:
-        raise ArgumentError(f"version {document['stagecut']!r} is not 1, the one known here")
-    per_second = float(document.get("bytes_per_second", np.inf))
-    return Network(
-        nodes=tuple(
-            Node(
-                id=node["id"],
-                forward_seconds=_figure(node, "forward_seconds"),
-                backward_seconds=_figure(node, "backward_seconds"),
-                weight_bytes=_figure(node, "weight_bytes"),
-                saved_bytes=_figure(node, "saved_bytes"),
-                group=node.get("group"),
-                pin=int(node.get("stage", -1)),
-            )
-            for node in document["nodes"]
-        ),
-        wires=tuple(
-            Wire(
-                value["from"],
-                tuple(value["to"]),
-                _figure(value, "bytes"),
-                _figure(value, "gradient_bytes"),
-            )
-            for value in document.get("values", ())
-        ),
-        memory_limit_bytes=float(document.get("memory_limit_bytes", np.inf)),
-        latency_seconds=_figure(document, "latency_seconds"),
-        seconds_per_byte=1 / per_second,
-    )
-
-
-def _figure(item: Mapping[str, Any], name: str) -> float:
-    figure = float(item.get(name, 0.0))
-    if not (0 <= figure < np.inf):
-        raise ArgumentError(f"{name} is {figure} in {dict(item)}; give a number of 0 or more")
-    return figure
