@@ -10,7 +10,7 @@ import pytest
 from stagecut.cli import solve as cli
 from stagecut.partitioner import workloads
 from stagecut.partitioner.workloads import solve_file
-from tests.cli.support import Shell
+from tests.cli.support import ROOT, Shell
 
 CHAIN = {
     "stagecut": 1,
@@ -63,6 +63,25 @@ def test_what_cannot_be_read_is_refused(shell: Shell, tmp_path: Path, chain: Pat
     (tmp_path / "notes.md").write_text("# Not a profile\n")
     told = shell.refused("solve", str(tmp_path / "notes.md"), "--devices", "2")
     assert "neither JSON nor a profile" in told
+
+
+def test_the_help_names_the_format_s_description(shell: Shell) -> None:
+    told = " ".join(shell.run("solve", "--help").replace("│", " ").split())
+    assert "docs/problem-format.md" in told
+    assert "in our own format exactly as many" in told
+    assert (ROOT / "docs/problem-format.md").is_file()
+
+
+def test_all_faults_of_our_own_format_are_shown(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    nodes = [{"id": "a", "forward_second": 1}, {"id": "b"}]
+    path.write_text(
+        json.dumps({"stagecut": 1, "nodes": nodes, "values": [{"from": "a", "to": "b"}]})
+    )
+    told = shell.refused("solve", str(path), "-n", "2")
+    assert "2 faults" in told and "forward_seconds" in told and 'to is "b"; give a list' in told
+    path.write_text("[1, 2]")
+    assert "is JSON but a list" in shell.refused("solve", str(path), "-n", "2")
 
 
 def test_other_files_are_recognised(shell: Shell, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_circles_become_one_cluster():
     "text, said",
     [
         ("{}", "neither"),
-        ('{"stagecut": 1, "nodes": [{}]}', "'id' is missing"),
+        ('{"stagecut": 1, "nodes": [{}]}', r"nodes\[0\]: id is missing"),
         ('{"stagecut": 1, "nodes": [{"id": 1, "saved_bytes": -1}]}', "saved_bytes is -1"),
         ('{"stagecut": 1, "nodes": [{"id": 1}], "values": [{"from": 1, "to": [2]}]}', "2"),
         ('{"stagecut": 1, "nodes": [{"id": 1}, {"id": 1}]}', "share an id"),
@@ -138,6 +138,84 @@ def test_bad_files_say_what_is_wrong(tmp_path, text, said):
     path.write_text(text)
     with pytest.raises(ArgumentError, match=said):
         solve_file(path, 1)
+
+
+def _told(tmp_path, document, devices=2, **given) -> str:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ArgumentError) as told:
+        solve_file(path, devices, **given)
+    return str(told.value)
+
+
+def _own(nodes, values=(), **more):
+    return {"stagecut": 1, "nodes": [{"id": n} if not isinstance(n, dict) else n for n in nodes],
+            "values": list(values), **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "document, said",
+    [
+        (_own([1, "1"]), ['share an id: 1, "1"']),
+        (_own("ab", [{"from": "a", "to": "ab"}]), ['from "a": to is "ab"; give a list']),
+        (_own("a", [{"from": "a"}]), ['values[0], from "a": to is missing']),
+        (_own([{"id": "a", "forward_second": 1}], valus=[]),
+         ['node "a": there is no key "forward_second"; did you mean forward_seconds?',
+          'the file: there is no key "valus"; did you mean values?']),
+        (_own("abc", [{"from": "a", "to": ["b"]}, {"from": "b", "to": ["a", "c"]}]),
+         ['nodes "a", "b" wait for each other in a circle']),
+        (_own("ab", [{"from": "a", "to": ["a", "b"]}]), ['node "a" is given its own value']),
+        (_own([1, 2], [{"from": "1", "to": [2, 3]}]),
+         ['names "1", and there is no such node; did you mean 1?', "names 3, and"]),
+        (_own([{"id": "a", "weight_bytes": "5", "stage": -1, "group": ["g"]}, 3.5]),
+         ['weight_bytes is "5"', "stage is -1", 'group is ["g"]', "nodes[1]: id is 3.5"]),
+        (_own("a", bytes_per_second=0, latency_seconds=True, memory_limit_bytes=float("nan")),
+         ["bytes_per_second is 0", "latency_seconds is true", "memory_limit_bytes is NaN"]),
+        (_own([]), ["it has no nodes"]),
+        ({"stagecut": 2, "nodes": {}}, ["version, is 2", "nodes is {}; give a list"]),
+        ({"stagecut": 1, "nodes": [1], "values": ["a"]}, ["nodes[0] is 1", 'values[0] is "a"']),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_with_our_own_format_is_told_at_once(tmp_path, document, said):
+    told = _told(tmp_path, document)
+    for words in said:
+        assert words in told
+    faults = told.splitlines()[1:]
+    assert len(faults) == len(said)
+
+
+def test_pins_that_cannot_be_kept_are_told_at_once(tmp_path):
+    nodes = [{"id": "a", "stage": 7}, {"id": "b", "stage": 8}, {"id": "c"}]
+    told = _told(tmp_path, _own(nodes))
+    assert "'a' is pinned to stage 7 of 2" in told and "'b' is pinned to stage 8" in told
+
+
+def test_a_bandwidth_is_for_pipedream_alone(tmp_path):
+    assert "bytes_per_second in the file" in _told(tmp_path, _own("ab"), bandwidth=-1.0)
+    assert "each edge has the seconds" in _told(tmp_path, PLACEMENT, bandwidth=1e9)
+    profile = tmp_path / "graph.txt"
+    profile.write_text("node1 -- Input0 -- forward_compute_time=0.0\n\tnode1 -- node2\n")
+    with pytest.raises(ArgumentError, match="bandwidth is 0; give more than 0"):
+        solve_file(profile, 1, bandwidth=0.0)
+
+
+def test_a_file_without_nodes_is_not_cut(tmp_path):
+    assert "the file has no nodes" in _told(tmp_path, {**PLACEMENT, "nodes": [], "edges": []},
+                                            format="placement")  # fmt: skip
+
+
+def test_json_that_is_a_list(tmp_path):
+    assert "is JSON but a list" in _told(tmp_path, [1, 2])
+    assert "the file holds [1, 2], not an object" in _told(tmp_path, [1, 2], format="stagecut")
+
+
+def test_the_documented_example_is_one(tmp_path):
+    text = (Path(__file__).parents[2] / "docs/problem-format.md").read_text()
+    path = tmp_path / "net.json"
+    path.write_text(text.split("```json")[1].split("```")[0])
+    answer = solve_file(path, 2, "exact")
+    assert answer["assignment"] == {"embed": 0, "block": 0, "head": 1, "loss": 1}
+    assert answer["optimal"]
 
 
 def test_too_many_devices_for_our_own_format(tmp_path):

@@ -25,7 +25,15 @@ def solve(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The problem: JSON, or a PipeDream graph.txt.")
     ],
-    devices: Annotated[int, typer.Option("--devices", "-n", min=1, help="At most this many.")],
+    devices: Annotated[
+        int,
+        typer.Option(
+            "--devices",
+            "-n",
+            min=1,
+            help="Stages: at most this many, in our own format exactly as many.",
+        ),
+    ],
     method: Method = "auto",
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=0.1, help="Seconds after which to stop.")
@@ -37,7 +45,9 @@ def solve(
     bandwidth: Annotated[
         float | None,
         typer.Option(
-            "--bandwidth", show_default=False, help="Bytes a second; PipeDream files only."
+            "--bandwidth",
+            show_default=False,
+            help="Bytes a second; PipeDream files need it, no others have it.",
         ),
     ] = None,
     as_json: Annotated[
@@ -48,7 +58,7 @@ def solve(
 
     Reads the JSON published with "Efficient Algorithms for Device Placement of DNN Graph
     Operators" (NeurIPS 2020), the profiles published with PipeDream, and a simple format of our
-    own, described in docs/architecture.md.
+    own, described in docs/problem-format.md.
     """
     seems, taker = kind_of(str(file))
     if seems not in ("", PROBLEM):
