@@ -48,8 +48,8 @@ def with_fewer(
         fewer = _best(cut, way, devices, numbers, float("inf"))
         if fewer is None:
             raise
-        why = f"{n} stages are not possible: {error}."
-        return _taken(cut, way, devices, method, fewer, why)
+        plan = _by_method(cut, way, devices, method, fewer)
+        return _told(plan, devices, f"{n} stages are not possible: {error}.")
     if not comparable or method not in _SEARCHES:
         return plan
     same = replace(way, n_microbatches=plan.n_microbatches)
@@ -61,13 +61,10 @@ def with_fewer(
     best = _best(cut, same, devices, worth, plan.step_seconds * (1 - _GAIN), fits=_fits(plan))
     if best is None:
         return plan
-    steps = (
-        f"faster: a step takes {seconds_text(best.step_seconds)} on {_devices(_number(best))}, "
-        f"{seconds_text(plan.step_seconds)} on {n}"
-    )
     if allowed:
-        return _taken(cut, same, devices, method, best, f"Fewer devices are {steps}.")
-    note = f"Fewer devices would be {steps}; allow_fewer=True takes them."
+        taken = _by_method(cut, same, devices, method, best)
+        return _told(taken, devices, f"Fewer devices are {_faster(taken, plan)}.")
+    note = f"Fewer devices would be {_faster(best, plan)}; allow_fewer=True takes them."
     return replace(plan, notes=(*plan.notes, note))
 
 
@@ -87,18 +84,34 @@ def _best(
     return best
 
 
-def _taken(cut: Cut, way: Decision, devices: Cluster, method: str, quick: Plan, why: str) -> Plan:
-    """The plan on as many devices as the quick one, by the method that was asked for."""
-    n, plan = _number(quick), quick
-    if method != _method(way):
-        plan, _ = cut(
-            replace(way, n_microbatches=quick.n_microbatches),
-            devices.first(n * way.replicas),
-            method,
-        )
+def _by_method(cut: Cut, way: Decision, devices: Cluster, method: str, quick: Plan) -> Plan:
+    """By the method that was asked for on as many devices, or the quick plan where that is faster.
+
+    Methods look for the smallest bottleneck, which need not be that of the shortest step.
+    """
+    if method == _method(way):
+        return quick
+    same = replace(way, n_microbatches=quick.n_microbatches)
+    try:
+        plan, _ = cut(same, devices.first(_number(quick) * way.replicas), method)
+    except InfeasibleError:
+        return quick
+    slower = plan.step_seconds > quick.step_seconds
+    return quick if slower or (_fits(quick) and not _fits(plan)) else plan
+
+
+def _told(plan: Plan, devices: Cluster, why: str) -> Plan:
+    """The plan with a note on how many devices it uses, and why."""
     used = len(plan.cluster.devices)
     note = f"{why} Of {_devices(len(devices.devices))} it uses {used}: start as many ranks."
     return replace(plan, notes=(*plan.notes, note))
+
+
+def _faster(fewer: Plan, plan: Plan) -> str:
+    return (
+        f"faster: a step takes {seconds_text(fewer.step_seconds)} on {_devices(_number(fewer))}, "
+        f"{seconds_text(plan.step_seconds)} on {_number(plan)}"
+    )
 
 
 def _halved(n: int) -> list[int]:
