@@ -245,11 +245,11 @@ class Timeline:
 
     @property
     def bubble_share(self) -> float:
-        """Share of the devices' time, until the last compute ends, in which they do not compute."""
-        if not self.pipeline_seconds:
+        """Share of the devices' time in which they wait; sums and optimizer steps are no waits."""
+        if not self.step_seconds:
             return 0.0
-        computing = float(self.compute_seconds.sum())
-        return 1 - computing / (self.n_devices * self.pipeline_seconds)
+        busy = float(self.busy_seconds.sum())
+        return 1 - busy / (self.n_devices * self.step_seconds)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:

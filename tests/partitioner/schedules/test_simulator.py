@@ -253,7 +253,8 @@ def test_gradient_sums_and_optimizer_end_the_step() -> None:
         TailSpan(1, "optimizer", (1,), 11, 15),
     )
     assert timeline.step_seconds == 15
-    assert timeline.bubble_share == pytest.approx(1 / 3)
+    assert timeline.bubble_share == pytest.approx(0.3)  # (15 - 9) + (15 - 12) of 2 x 15 waited
+    assert timeline.bubble_share == pytest.approx(float(timeline.idle_seconds.mean()) / 15)
     kinds = [type(step) for step in timeline.critical_path]
     assert kinds[-2:] == [TailSpan, TailSpan]
     assert set(kinds[:-2]) == {Span, TransferSpan}
