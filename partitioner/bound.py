@@ -65,7 +65,11 @@ def simple_bound(problem: Problem) -> float:
 
 
 def lower_bound(
-    problem: Problem, upper: float, gap: float, out_of_time: Callable[[], bool]
+    problem: Problem,
+    upper: float,
+    gap: float,
+    out_of_time: Callable[[], bool],
+    most_bins: int = _MOST_BINS,
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
 
@@ -79,7 +83,7 @@ def lower_bound(
         return Bound(0.0, target, low, high)
     relaxed, share, stage = relax(problem, target), 0.0, None
     bins = Bins(relaxed)
-    for reach in _refinements(bins, out_of_time):
+    for reach in _refinements(bins, most_bins, out_of_time):
         low, high = narrowed(problem, *_windows(bins, reach))
         if (low <= high).all():
             chain = chain_bound(problem, relaxed, low, high, target, out_of_time)
@@ -91,10 +95,10 @@ def lower_bound(
     return Bound(share * target * SAFETY, target, low, high, stage)
 
 
-def _refinements(bins: Bins, out_of_time: Callable[[], bool]) -> Iterator[Reach]:
+def _refinements(bins: Bins, most_bins: int, out_of_time: Callable[[], bool]) -> Iterator[Reach]:
     """Splits bins until the limit 1 is refuted or nothing is gained; yields a few times."""
     wanted = min(_BINS_PER_STAGE * bins.relaxed.n_stages, _WORK // len(bins.before))
-    budget = min(max(_LEAST_BINS, wanted), _MOST_BINS)
+    budget = min(max(_LEAST_BINS, wanted), most_bins)
     spent, stalled, left, shown = len(bins), 0, np.inf, 0
     while True:
         reach = Paths(bins).reach(_BELOW)

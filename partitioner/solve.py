@@ -32,6 +32,8 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
+_FEW_BINS, _MOST_BINS = 300, 2400
+"""Bins for the bound: at a quick look, and at a thorough one."""
 _MOST_SUGGESTIONS, _WORTH_AGAIN = 4, 0.998
 """Cuts that the bound suggests, each better by this factor, after which it is computed anew."""
 _PROMISING = 1.03
@@ -125,12 +127,17 @@ def _small(search: Search, effort: float) -> bool:
 
 
 def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
-    """The lower bound against the incumbent, as far as a certificate of `gap` needs."""
-    if search.feasible:
-        upper = search.bottleneck_seconds
-        bound = lower_bound(search.problem, upper, gap, search.out_of_time)
-        search.bound = bound
-        search.raise_bound(bound.seconds)
+    """The lower bound against the incumbent, as far as a certificate of `gap` needs.
+
+    A quick look comes first, at whether anything better exists at all.
+    """
+    for aim, most_bins in ((0.0, _FEW_BINS), (gap, _MOST_BINS)):
+        if search.feasible and not search.finished(gap):
+            bound = lower_bound(
+                search.problem, search.bottleneck_seconds, aim, search.out_of_time, most_bins
+            )
+            search.bound = bound
+            search.raise_bound(bound.seconds)
 
 
 def _suggested(search: Search, gap: float) -> None:
