@@ -25,6 +25,7 @@ from stagecut.frontend.explaining import ExampleFails
 from stagecut.frontend.exporting import Exported, export
 from stagecut.frontend.keeping import python_draws
 from stagecut.frontend.opaque import Unfit, opaque_modules
+from stagecut.frontend.other_arguments import FailsInTrace
 from stagecut.frontend.running import as_it_is, can_run, negated, one_row_more, run
 from stagecut.ir.errors import TraceError
 
@@ -138,12 +139,13 @@ class _Search:
 
         Raises:
             ExampleFails: the model raises on the example.
+            FailsInTrace: a module set aside raises on the trace's own arguments.
         """
         self.attempts += 1
         try:
             recorder = self._recorder(means)
             return _attempt(self.model, self.example, means, tuple(self.reasons), recorder)
-        except ExampleFails:
+        except (ExampleFails, FailsInTrace):
             raise
         except _Draws as error:
             self.reasons.append(str(error))

@@ -21,6 +21,7 @@ from torch import nn
 from stagecut.frontend.example import Example
 from stagecut.frontend.generators import Drawn
 from stagecut.frontend.keeping import KEPT_BY_TORCH
+from stagecut.frontend.other_arguments import OtherArguments, check_runs, other_arguments
 from stagecut.frontend.running import as_it_is, one_row_more, replaced, run
 from stagecut.frontend.trees import Tree, flatten, unflatten
 from stagecut.ir.errors import TraceError
@@ -75,6 +76,7 @@ def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> 
         Unfit: names a module that cannot be one op; its parent may.
         TraceError: the example cannot be run to see what the modules make of it.
         ExampleFails: the model raises when it is run.
+        FailsInTrace: afterwards, a module raises on arguments that it has in the trace alone.
     """
     if not paths:
         yield
@@ -82,9 +84,23 @@ def opaque_modules(model: nn.Module, example: Example, paths: Sequence[str]) -> 
     _check_buffers(model, paths)
     rows = example.rows if example.rows > 1 else 2
     first, second = _watch(model, example, paths)
-    stubs = {path: _stub(path, first[path], second[path], rows) for path in paths}
-    with replaced(model, stubs):
+    others: list[OtherArguments] = []
+
+    def noting(path: str) -> Callable[..., Any]:
+        stub, module = _stub(path, first[path], second[path], rows), model.get_submodule(path)
+        shapes = iter(first[path].shapes_in)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            other = other_arguments(path, module, args, kwargs, next(shapes, ()))
+            others.extend([other] if other else [])
+            return stub(*args, **kwargs)
+
+        return call
+
+    with replaced(model, {path: noting(path) for path in paths}):
         yield
+    for other in others:
+        check_runs(model, other)
 
 
 def call_of(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import stagecut
 from stagecut.frontend import trace
 from stagecut.ir.errors import InfeasibleError, TraceError, UnsupportedError
 from tests.codegen.running import assert_trains_alike, mean_square, pipe_of, sources
-from tests.frontend.leaving import assert_left_as_it_was
+from tests.frontend.leaving import assert_left_as_it_was, fingerprint
 
 X = {"x": torch.randn(4, 6)}
 
@@ -232,3 +232,46 @@ def test_a_state_that_other_code_resets_stays_with_that_code() -> None:
     want = sum(mean_square(unsplit(part)) / 2 for part in X["x"].chunk(2))
     for _ in range(2):
         assert_close(pipe.train_step(X["x"]), want.detach())
+
+
+class Masked(nn.Module):
+    """Cannot be traced; takes a mask that fits what it makes, or none."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.a, self.wide = nn.Linear(6, wide), nn.Linear(wide, 6)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        h = torch.tanh(self.a(x))
+        h = h if mask is None else h + mask
+        return self.wide(h if h.sum() > 0 else -h)
+
+
+class MasksInTraces(nn.Module):
+    """Makes a mask while it is traced alone, as transformers does where nothing is masked."""
+
+    def __init__(self, wide: int) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(6, 6), Masked(wide)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros_like(x) if torch.compiler.is_exporting() else None
+        return self.inner(self.first(x), mask=mask)
+
+
+@pytest.mark.parametrize("frontend", ["auto", "symbolic"])
+def test_a_module_that_fails_on_what_the_trace_alone_gives_it_is_refused(frontend: str) -> None:
+    model = MasksInTraces(wide=4)
+    model(**X)
+    before = fingerprint(model)
+    with pytest.raises(TraceError, match=r"inner cannot be traced, and it cannot run") as told:
+        trace(model, (), X, frontend=frontend)
+    assert "mask is a tensor [4, 6], and in a run of the example no tensor" in str(told.value)
+    assert "The size of tensor a (4) must match" in str(told.value)
+    assert fingerprint(model) == before
+
+
+def test_a_module_that_takes_what_the_trace_alone_gives_it_is_not() -> None:
+    model = nn.Sequential(MasksInTraces(wide=6), nn.Linear(6, 6))
+    assert trace(model, (X["x"],)).means.opaque == ("0.inner",)
+    assert_trains_alike(model, {"input": X["x"]}, 2)
