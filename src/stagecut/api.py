@@ -22,6 +22,7 @@ from stagecut.fewer import with_fewer
 from stagecut.fitting import Costed, Fitter, Limit, Recomputation
 from stagecut.folds import check_folded, folded_plan
 from stagecut.frontend import sequence_first, trace
+from stagecut.frozen import eval_note
 from stagecut.given import check_choices, check_given, example_of
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
@@ -100,7 +101,8 @@ def partition(
             without `n_microbatches` their number is searched for.
         replicas: Copies of the pipeline, each on its share of the devices and of the batch; `auto`
             searches.
-        training: Plan for training; False plans inference, with the model in eval mode.
+        training: Plan for training, in train mode but for modules that are frozen in eval in a
+            model in train mode; False plans inference, with the model in eval mode.
         optimizer: Whose state the memory must hold and whose step is timed: `sgd`, `momentum`,
             `adam`, `adamw`, `adafactor`, `adam8bit`, `none`; with `_master` at the end
             (`adamw_master`) one that works on float32 copies of 16-bit weights.
@@ -226,6 +228,7 @@ def partition(
             alternatives=way.alternatives,
             notes=(
                 *assumed,
+                *eval_note(model, graph),
                 *sequence_first(model),
                 *fitted.graph.notes,
                 *fitted.notes,
@@ -272,8 +275,8 @@ def pipeline(
             names them.
 
     Raises:
-        PlanError: the plan and the model, or the ranks, do not belong together; on every rank,
-            before anything is sent.
+        PlanError: the plan and the model, or the ranks, do not belong together, or modules were
+            frozen in eval, or no longer, since; on every rank, before anything is sent.
     """
     return connect(
         plan,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from stagecut.codegen.folder import read_folder, stage_tensors
+from stagecut.frozen import check_modes
 from stagecut.ir import plan as ir
 from stagecut.ir.errors import ArgumentError, PlanError, StagecutError
 from stagecut.ir.plan import load_plan
@@ -168,6 +169,7 @@ def _load(
         raise ArgumentError("pipeline(plan, model): give the model that was planned")
     tensors = weights_of(plan.data, model)
     check_weights(plan.data, tensors)
+    check_modes(plan.data, model)
     _check_values(plan.data, tensors)
     return plan.data, program_of(plan.data), tensors
 
