@@ -22,9 +22,36 @@ def test_a_cut_is_explained(shell: Shell) -> None:
     told = shell.run("plan", f"{TINY}:mlp", "-n", "2", "--explain", "1")
     assert told.startswith("stage 1 of 0 to 1 on")
     assert "0 → 1" in told and "lowers the bottleneck" in told
-    assert "no stage 2; stages are 0 to 1" in shell.refused(
-        "plan", f"{TINY}:mlp", "-n", "2", "--explain", "2"
+
+
+@pytest.mark.parametrize("schedule, last", [("1f1b", 1), ("interleaved", 3)])
+def test_a_stage_that_no_plan_has_is_refused_before_planning(
+    shell: Shell, schedule: str, last: int
+) -> None:
+    told = shell.refused(
+        "plan", "none:such", "-n", "2", "--schedule", schedule, "--explain", str(last + 1)
     )
+    assert f"no stage {last + 1}; stages are 0 to {last} with" in told
+    told = shell.refused(
+        "plan", "none:such", "-n", "2", "--schedule", schedule, "--explain", str(last)
+    )
+    assert "there is no module" in told  # the next that is wrong
+
+
+def test_sizes_are_of_named_models_alone(shell: Shell, tmp_path: Path) -> None:
+    model = f"{TINY}:mlp"
+    for command in (
+        ("plan", model, "-n", "2"),
+        ("run", model, "-n", "2"),
+        ("profile", model, "-o", str(tmp_path / "x.json")),
+        ("export", model, "-n", "2", "-o", str(tmp_path / "stages")),
+    ):
+        told = shell.refused(*command, "--rows", "4", "--length", "64").replace(" ", "")
+        assert "--rowsand--lengthisforhf:modelsalone" in told
+        assert "bringsitsownexample" in told
+    (tmp_path / "plan.json").write_text("{}")
+    told = shell.refused("run", str(tmp_path), "-n", "2", "--rows", "1")
+    assert "was exported with its rows" in told
 
 
 def test_a_plan_as_json_and_in_a_file(shell: Shell, tmp_path: Path) -> None:

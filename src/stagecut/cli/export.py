@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from stagecut.cli import options
-from stagecut.cli.example import Example
+from stagecut.cli.example import example_of
 from stagecut.cli.outputs import check_output, writing
 from stagecut.cli.planning import Request, make_plan
 
@@ -28,7 +28,7 @@ def export(
     frontend: options.Frontend = "auto",
     tied: options.Tied = "replicate",
     allow_imports: options.AllowImports = False,
-    rows: options.Rows = 4,
+    rows: options.Rows = None,
     length: options.Length = None,
 ) -> None:
     """Plan a pipeline and write its stages: one readable .py and one .safetensors each.
@@ -43,7 +43,7 @@ def export(
     check_output("-o", output, folder=True)
     plan, loaded = make_plan(
         model,
-        Example(rows, length, training=schedule != "forward"),
+        example_of(rows, length, training=schedule != "forward"),
         Request(
             devices,
             cluster,

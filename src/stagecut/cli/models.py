@@ -49,6 +49,11 @@ def load_model(spec: str, example: Example, *, weights: bool) -> Loaded:
 
         with told(spec):
             return Loaded(*load_named(name, example, weights=weights))
+    if example.asked:
+        raise ArgumentError(
+            f"{' and '.join(example.asked)} is for hf: models alone; {spec} brings its own "
+            "example: leave it out, or return other args from the function"
+        )
     function = _find(spec, kind, name)
     with told(spec):
         made = function()

@@ -182,7 +182,14 @@ AllowImports = Annotated[
     ),
 ]
 Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", min=1, help="hf: models only: rows of a micro-batch.")
+    int | None,
+    typer.Option(
+        "--rows",
+        metavar="N",
+        min=1,
+        show_default="4, to run 2",
+        help="hf: models only: rows of a micro-batch.",
+    ),
 ]
 Length = Annotated[
     int | None,
@@ -190,7 +197,7 @@ Length = Annotated[
         "--length",
         metavar="N",
         min=2,
-        show_default="the model's longest, at most 1024",
+        show_default="the model's longest, at most 1024; to run 64",
         help="hf: language models only: tokens a row.",
     ),
 ]

@@ -9,9 +9,10 @@ import typer
 from rich.console import Console
 
 from stagecut.cli import options
-from stagecut.cli.example import Example
+from stagecut.cli.example import example_of
 from stagecut.cli.outputs import check_output, writing
 from stagecut.cli.planning import Request, make_plan
+from stagecut.ir.errors import ArgumentError
 
 
 def plan(
@@ -30,7 +31,7 @@ def plan(
     dtype: options.Dtype = None,
     frontend: options.Frontend = "auto",
     tied: options.Tied = "replicate",
-    rows: options.Rows = 4,
+    rows: options.Rows = None,
     length: options.Length = None,
     save: options.Save = None,
     explain: Annotated[
@@ -38,6 +39,7 @@ def plan(
         typer.Option(
             "--explain",
             metavar="K",
+            min=0,
             show_default=False,
             help="Say instead why stage K is cut where it is: what moving its boundaries would do.",
         ),
@@ -62,9 +64,11 @@ def plan(
     """
     if save is not None:
         check_output("--save", save)
+    if explain is not None:
+        _check_stage(explain, devices, schedule)
     made, _ = make_plan(
         model,
-        Example(rows, length, training=schedule != "forward"),
+        example_of(rows, length, training=schedule != "forward"),
         Request(
             devices,
             cluster,
@@ -100,3 +104,20 @@ def plan(
     console.print(plan_table(made.data, made.timeline()))
     if save is not None:
         console.print(f"Saved as {save}.")
+
+
+def _check_stage(stage: int, n_devices: int, schedule: str) -> None:
+    """Refuses a stage that no plan will have, as far as that is known before planning.
+
+    Raises:
+        ArgumentError: says which stages there will be.
+    """
+    from stagecut.partitioner.schedules import SCHEDULES
+    from stagecut.timetables import STAGES_A_DEVICE
+
+    n_stages = n_devices * STAGES_A_DEVICE.get(schedule, 1)
+    if schedule in SCHEDULES and stage >= n_stages:
+        raise ArgumentError(
+            f"--explain {stage}: there will be no stage {stage}; stages are 0 to {n_stages - 1} "
+            f"with {n_devices} devices and the schedule {schedule}"
+        )

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from stagecut.cli import options
-from stagecut.cli.example import Example
+from stagecut.cli.example import example_of
 from stagecut.cli.models import Loaded, load_model
 from stagecut.cli.outputs import check_output, writing
 from stagecut.ir.errors import ArgumentError
@@ -39,7 +39,7 @@ def profile(
             help="Where the times go; those it has are kept.",
         ),
     ] = None,
-    rows: options.Rows = 4,
+    rows: options.Rows = None,
     length: options.Length = None,
     optimizer: options.Optimizer = "adamw",
     inference: Annotated[
@@ -118,14 +118,14 @@ def _write_links(output: Path, ranks: int | None) -> None:
 def _write_times(
     model: str,
     output: Path,
-    rows: int,
+    rows: int | None,
     length: int | None,
     optimizer: str,
     inference: bool,
     threads: int | None,
 ) -> None:
     check_output("-o", output)
-    example = Example(rows, length, training=not inference)
+    example = example_of(rows, length, training=not inference)
     with Console(stderr=True).status(f"Loading {model} ..."):
         loaded = load_model(model, example, weights=False)
     if threads is not None:

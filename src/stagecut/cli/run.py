@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from stagecut.cli import options
-from stagecut.cli.example import Example
+from stagecut.cli.example import Example, example_of
 from stagecut.cli.planning import Request, make_plan
 from stagecut.ir.errors import ArgumentError
 
@@ -45,8 +45,8 @@ def run(
     frontend: options.Frontend = "auto",
     tied: options.Tied = "replicate",
     allow_imports: options.AllowImports = False,
-    rows: options.Rows = 2,
-    length: options.Length = 64,
+    rows: options.Rows = None,
+    length: options.Length = None,
 ) -> None:
     """Train a pipeline for a few steps on this machine: one process a device, on random data.
 
@@ -65,14 +65,20 @@ def run(
     """
     if schedule == "forward":
         raise ArgumentError("run trains, and the schedule forward is of inference; take another")
+    example = example_of(rows, length, training=True, usual=(2, 64))
     if (Path(model) / "plan.json").is_file():
+        if example.asked:
+            raise ArgumentError(
+                f"{model} was exported with its rows and lengths; leave out "
+                f"{' and '.join(example.asked)}, or export the model again"
+            )
         _run_export(Path(model), devices, steps, compare, allow_imports)
     else:
         request = Request(
             devices, cluster, schedule, microbatches, method, memory_limit, cost, recompute,
             frontend=frontend, tied=tied,
         )  # fmt: skip
-        _run_model(model, Example(rows, length), request, steps, compare)
+        _run_model(model, example, request, steps, compare)
 
 
 def _run_export(source: Path, n_given: int, steps: int, compare: bool, allow_imports: bool) -> None:
