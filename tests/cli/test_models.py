@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from stagecut.cli import main
-from stagecut.cli.example import Example
+from stagecut.cli.example import Example, example_of
 from stagecut.cli.models import load_model
 from stagecut.ir.errors import ArgumentError
 from tests.cli.support import Shell
@@ -152,3 +152,10 @@ def test_a_local_folder_keeps_its_weights(tmp_path: Path) -> None:
     loaded = load_model(f"hf:{tmp_path}", EXAMPLE, weights=True)
     for name, weight in saved.state_dict().items():
         assert torch.equal(weight, loaded.model.state_dict()[name])
+
+
+def test_an_example_has_the_usual_sizes_unless_others_are_asked_for() -> None:
+    assert example_of(None, None, training=True) == Example(4, None)
+    assert example_of(None, None, training=True, usual=(2, 64)) == Example(2, 64)
+    asked = example_of(3, None, training=False, usual=(2, 64))
+    assert asked == Example(3, 64, False, ("--rows",))
