@@ -251,10 +251,11 @@ def _simulated(choice: Choice, fits: _Fitting, seen: _Seen) -> Alternative:
     fewer, more = (_run(seen.timetable(choice, n * d), costs) for n in (2, 3))
     rate = (more.pipeline_seconds - fewer.pipeline_seconds) / d
     pipeline = more.pipeline_seconds + (m - 3 * d) * rate
-    computing = float(more.compute_seconds.sum()) * m / (3 * d)
-    tail = more.step_seconds - more.pipeline_seconds
-    bubble = 1 - computing / (d * pipeline)
-    return _row(choice, pipeline + tail, peak, bubble, recompute=again)
+    step = pipeline + more.step_seconds - more.pipeline_seconds
+    computing = float(more.compute_seconds.sum())
+    at_the_end = float(more.busy_seconds.sum()) - computing
+    bubble = 1 - (computing * m / (3 * d) + at_the_end) / (d * step)
+    return _row(choice, step, peak, bubble, recompute=again)
 
 
 def _run(schedule: Schedule, costs: StepCosts) -> Timeline:
