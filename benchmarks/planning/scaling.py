@@ -3,8 +3,8 @@
     python -m benchmarks.planning.scaling            measures, writes scaling.json and scaling.svg
     python -m benchmarks.planning.scaling --draw     draws and prints what was measured before
 
-Transformers of 17 ops a layer (`benchmarks/cuts/scaling.py`), cut into 16 and 64 stages: `dp` is
-the dynamic programme over orders with its polish and its lower bound, `auto` goes on from there
+Transformers of 17 ops a layer (`benchmarks/planning/layered.py`), cut into 16 and 64 stages: `dp`
+is the dynamic programme over orders with its polish and its lower bound, `auto` goes on from there
 within budgets while the gap is above one percent. Each figure is the median of three runs, each in
 a process of its own; seconds are the processor's.
 """
@@ -82,7 +82,7 @@ def _cells() -> list[Row]:
 
 def measured(ops: int, stages: int, method: str) -> Row:
     """One cut, in this process alone."""
-    from benchmarks.cuts.scaling import layered
+    from benchmarks.planning.layered import layered
     from stagecut.partitioner import solve
 
     problem = layered(ops // 17, stages)

@@ -1,18 +1,10 @@
-"""Time and memory of `auto` on layered graphs of growing size.
-
-python benchmarks/cuts/scaling.py 1000,8 10000,16 100000,64
-"""
+"""Layered graphs of any size: transformers of 17 operations a layer."""
 
 from __future__ import annotations
-
-import resource
-import sys
-import time
 
 import numpy as np
 
 from stagecut.ir.problem import Incidence, Problem
-from stagecut.partitioner import solve
 
 _LAYER = (0.05, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1, 0.4, 0.1, 0.4, 0.5, 0.05, 0.05, 2.0, 0.2, 2.0, 0.05)
 """Seconds of the operations of one transformer layer."""
@@ -62,25 +54,3 @@ def layered(n_layers: int, n_stages: int) -> Problem:
         link_latency_seconds=np.full((n_stages, n_stages), 0.001),
         link_seconds_per_byte=np.ones((n_stages, n_stages)),
     )
-
-
-def main() -> None:
-    """One row a size."""
-    print("| operations | stages | method | gap | seconds | peak MiB |")
-    print("|---|---|---|---|---|---|")
-    for size in sys.argv[1:]:
-        n, n_stages = map(int, size.split(","))
-        problem = layered(n // len(_LAYER), n_stages)
-        started = time.perf_counter()
-        solution = solve(problem, "auto", 60.0)
-        seconds = time.perf_counter() - started
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(
-            f"| {problem.n} | {n_stages} | {solution.method} | {solution.gap:.2%} | "
-            f"{seconds:.1f} | {peak} |",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()
