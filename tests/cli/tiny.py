@@ -11,7 +11,8 @@ from torch import nn
 class Untraceable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer = nn.Linear(8, 8)
+        # Without a bias: the branch goes the other way for -x, whatever the weights are.
+        self.layer = nn.Linear(8, 8, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.layer(x)
