@@ -39,7 +39,7 @@ _MOST_CLUSTERS = 20_000
 _MOST_PREFIXES = 5_000
 _MOST_PAIRS = 20_000_000
 """Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
-_ROUNDS = 8
+_ROUNDS = 4
 _RESOLUTION = 1e-3
 _SLACK = 1e-9
 

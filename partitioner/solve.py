@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+import numpy as np
+
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
@@ -144,7 +146,9 @@ def _suggested(search: Search, gap: float) -> None:
     """The bound anew, and the cut that it suggests, polished, while that is the better one."""
     for _ in range(_MOST_SUGGESTIONS):
         before = search.bottleneck_seconds
-        _bound(search, gap)
+        known = search.bound
+        if known is None or not np.isclose(known.target_seconds, before / (1 + gap), rtol=1e-9):
+            _bound(search, gap)
         if search.bound is None or search.bound.stage is None or search.finished(gap):
             return
         with search.trial("prefixes") as trial:
