@@ -29,7 +29,7 @@ from stagecut.partitioner.relaxed import relax
 SAFETY = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never makes one exceed the optimum."""
 _SPLIT_AT_ONCE = 150
-_LEAST_BINS, _MOST_BINS, _BINS_PER_STAGE, _WORK = 600, 2400, 150, 5_000_000
+_LEAST_BINS, MOST_BINS, _BINS_PER_STAGE, _WORK = 600, 2400, 150, 5_000_000
 """Bins ever computed, the budget: so many a stage, `_WORK` over the clusters at most, and between
 the first two."""
 _NARROWEST = 1e-5
@@ -69,13 +69,14 @@ def lower_bound(
     upper: float,
     gap: float,
     out_of_time: Callable[[], bool],
-    most_bins: int = _MOST_BINS,
+    most_bins: int = MOST_BINS,
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
 
-    `gap` 0 refines as long as splitting bins helps. Pins and non-empty stages are ignored, memory
-    counts what a stage surely has, sends are charged as under the rule "once": all lower than the
-    truth at worst.
+    `gap` 0 refines as long as splitting bins helps; no more than `most_bins` are ever computed.
+    Non-empty stages are ignored, pins only narrow windows, memory counts what a stage surely has,
+    sends are charged as under the rule "once" unless windows show more: all lower than the truth at
+    worst.
     """
     k, target = problem.n_stages, upper / (1 + gap)
     if k == 1 or target <= 0:

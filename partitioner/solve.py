@@ -12,7 +12,7 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.baselines import layers, parameters, uniform
-from stagecut.partitioner.bound import lower_bound, simple_bound
+from stagecut.partitioner.bound import MOST_BINS, lower_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
 from stagecut.partitioner.exact import close_gap, close_small_gap, nothing_fits
 from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
@@ -34,8 +34,8 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
-_FEW_BINS, _MOST_BINS = 300, 2400
-"""Bins for the bound: at a quick look, and at a thorough one."""
+_FEW_BINS = 300
+"""Bins for the bound at a quick look."""
 _MOST_SUGGESTIONS, _WORTH_AGAIN = 4, 0.998
 """Cuts that the bound suggests, each better by this factor, after which it is computed anew."""
 _PROMISING = 1.03
@@ -133,7 +133,7 @@ def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
 
     A quick look comes first, at whether anything better exists at all.
     """
-    for aim, most_bins in ((0.0, _FEW_BINS), (gap, _MOST_BINS)):
+    for aim, most_bins in ((0.0, _FEW_BINS), (gap, MOST_BINS)):
         if search.feasible and not search.finished(gap):
             bound = lower_bound(
                 search.problem, search.bottleneck_seconds, aim, search.out_of_time, most_bins
