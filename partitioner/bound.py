@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
-from stagecut.partitioner.bins import Bins
+from stagecut.partitioner.bins import Bins, Known
 from stagecut.partitioner.chains import chain_bound
 from stagecut.partitioner.orders import narrowed
 from stagecut.partitioner.reach import Paths, Reach
 from stagecut.partitioner.relaxed import relax
+from stagecut.partitioner.surcharges import surcharges
 
 SAFETY = 1 - 1e-9
 """Bounds are lowered by this, so that rounding never makes one exceed the optimum."""
@@ -37,6 +38,10 @@ _GAIN, _PATIENCE = 0.01, 3
 """Rounds without this gain that end the splitting: the share of what is left to all boundaries."""
 _SHOWN_FROM = 4
 """Times as many bins as at the last look at all prefixes are worth another."""
+_ROUNDS = 4
+"""Times that windows raise prices which narrow windows, at each look."""
+_NARROWER = 0.97
+"""Windows this much narrower in all than at the last look at all prefixes are worth another."""
 _BELOW = 1 - 1e-8
 """Assignments closer to the target than this do not count as better."""
 _RESOLUTION = 1e-4
@@ -70,30 +75,55 @@ def lower_bound(
     gap: float,
     out_of_time: Callable[[], bool],
     most_bins: int = MOST_BINS,
+    known: Known | None = None,
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
 
     `gap` 0 refines as long as splitting bins helps; no more than `most_bins` are ever computed.
+    `known` keeps least crossings from one bound of this problem to the next.
     Non-empty stages are ignored, pins only narrow windows, memory counts what a stage surely has,
     sends are charged as under the rule "once" unless windows show more: all lower than the truth at
     worst.
     """
     k, target = problem.n_stages, upper / (1 + gap)
+    low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, k - 1)
     if k == 1 or target <= 0:
-        low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, k - 1)
         return Bound(0.0, target, low, high)
-    relaxed, share, stage = relax(problem, target), 0.0, None
-    bins = Bins(relaxed)
+    relaxed, share, stage, open_before = relax(problem, target), 0.0, None, np.inf
+    bins = Bins(relaxed, {} if known is None else known)
     for reach in _refinements(bins, most_bins, out_of_time):
-        low, high = narrowed(problem, *_windows(bins, reach))
-        if (low <= high).all():
+        low, high = _both((low, high), _priced_windows(problem, bins, reach))
+        if (low <= high).all() and (high - low).sum() < open_before * _NARROWER:
             chain = chain_bound(problem, relaxed, low, high, target, out_of_time)
             share, low, high = max(share, chain.share), chain.low, chain.high
-            stage = chain.stage
+            stage = stage if chain.stage is None else chain.stage
+            open_before = float((high - low).sum())
         if (low > high).any():
             return Bound(target * SAFETY, target, low, high)
     share = max(share, _least_limit(bins))
     return Bound(share * target * SAFETY, target, low, high, stage)
+
+
+def _both(
+    one: tuple[IntArray, IntArray], other: tuple[IntArray, IntArray]
+) -> tuple[IntArray, IntArray]:
+    """The windows that two proofs leave together."""
+    return np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+
+
+def _priced_windows(problem: Problem, bins: Bins, reach: Reach) -> tuple[IntArray, IntArray]:
+    """The windows that `reach` leaves, narrowed by what they make stages pay, while that helps."""
+    low, high = narrowed(problem, *_windows(bins, reach))
+    for _ in range(_ROUNDS if len(bins.relaxed.raisable) else 0):
+        if (low > high).any():
+            break
+        bins.charge(surcharges(problem, bins.relaxed, low, high))
+        reach = Paths(bins).reach(_BELOW)
+        before = int((high - low).sum())
+        low, high = narrowed(problem, *_windows(bins, reach))
+        if int((high - low).sum()) > before * (1 - _GAIN):
+            break
+    return low, high
 
 
 def _refinements(bins: Bins, most_bins: int, out_of_time: Callable[[], bool]) -> Iterator[Reach]:

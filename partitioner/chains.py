@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.orders import narrowed
-from stagecut.partitioner.prices import windows_with_prices
+from stagecut.partitioner.prices import Windows, windows_with_prices, with_relays
 from stagecut.partitioner.relaxed import Relaxed
 from stagecut.partitioner.sidings import Joined, joined
 
@@ -39,7 +39,8 @@ _MOST_CLUSTERS = 20_000
 _MOST_PREFIXES = 5_000
 _MOST_PAIRS = 20_000_000
 """Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
-_ROUNDS = 4
+_ROUNDS, _NARROWER = 12, 0.98
+"""Rounds at most, and by how much each has to narrow all windows together for another."""
 _RESOLUTION = 1e-3
 _SLACK = 1e-9
 
@@ -70,19 +71,23 @@ def chain_bound(
 
     What is left to the boundaries narrows the windows, which raises prices, until that ends.
     """
-    share, stage = 0.0, None
+    share, stage, losses = 0.0, None, range(len(_LOSSES))
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
-        chain = _chain(problem, relaxed, low, high, target_seconds, out_of_time)
-        if chain is None:
+        windows = windows_with_prices(problem, low, high, target_seconds)
+        found = _finest(problem, relaxed, windows, losses, out_of_time)
+        if found is None:
             break
+        chain, finest = found
+        losses = range(max(finest - 1, 0), finest + 1)  # narrower windows allow little finer ones
         share = max(share, chain.least_limit())
         if share >= 1:
             return ChainBound(1.0, low, np.full_like(high, -1))
         stage = _with_users(problem, *chain.way(share + 2 * _RESOLUTION))
         narrower = narrowed(problem, *chain.windows(low, high))
-        if all(np.array_equal(*pair) for pair in zip(narrower, (low, high), strict=True)):
-            break
+        before, now = int((high - low).sum()), int((narrower[1] - narrower[0]).sum())
         low, high = narrower
+        if now > before * _NARROWER:
+            break
     return ChainBound(share, low, high, stage)
 
 
@@ -97,29 +102,34 @@ def _with_users(problem: Problem, root: IntArray, stage_of_root: IntArray) -> In
     return stage.clip(max=problem.n_stages - 1)
 
 
-def _chain(
+def _finest(
     problem: Problem,
     relaxed: Relaxed,
-    low: IntArray,
-    high: IntArray,
-    target_seconds: float,
+    windows: Windows,
+    losses: range,
     out_of_time: Callable[[], bool],
-) -> _Chain | None:
-    """The chain with the fewest side branches joined; None where all have too many prefixes."""
-    windows = windows_with_prices(problem, low, high, target_seconds)
+) -> tuple[_Chain, int] | None:
+    """The chain with the fewest side branches joined, and which of `_LOSSES` allows it.
 
-    def tried(most_loss: float) -> tuple[Joined, list[_Level]] | None:
-        graph = joined(problem, windows, relaxed.work, relaxed.slowdown, most_loss)
-        levels = _levels(graph, low[graph.root], high[graph.root])
+    At the prices of the windows, or if even the greatest loss leaves too many prefixes then, with
+    relays at the price of the nearest; None if that is as bad.
+    """
+
+    def tried(priced: Windows, loss: int) -> tuple[Joined, list[_Level]] | None:
+        graph = joined(problem, priced, relaxed.work, relaxed.slowdown, _LOSSES[loss])
+        levels = _levels(graph, windows.low[graph.root], windows.high[graph.root])
         return None if levels is None else (graph, levels)
 
-    few, many = len(_LOSSES) - 1, -1
-    found = tried(_LOSSES[few])
-    while found is not None and few - many > 1 and not out_of_time():
-        middle = (few + many) // 2
-        finer = tried(_LOSSES[middle])
-        found, few, many = (found, few, middle) if finer is None else (finer, middle, many)
-    return None if found is None else _Chain(*found, relaxed.slowdown)
+    for priced in (windows, with_relays(problem, windows)):
+        few, many = losses[-1], losses[0] - 1
+        found = tried(priced, few)
+        while found is not None and few - many > 1 and not out_of_time():
+            middle = (few + many) // 2
+            finer = tried(priced, middle)
+            found, few, many = (found, few, middle) if finer is None else (finer, middle, many)
+        if found is not None:
+            return _Chain(*found, relaxed.slowdown), few
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

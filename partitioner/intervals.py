@@ -137,6 +137,14 @@ class Grid:
         position = position[near]
         self._add(position, np.zeros_like(position), position + 1, amount[near])
 
+    def holds_until(self, position: IntArray, until: IntArray, amount: FloatArray) -> None:
+        """Adds amount [m] to every interval that has position [m] and ends before until [m]."""
+        near = np.flatnonzero((position >= self._starts[0]) & (position < self._ends[-1]))
+        position, until, amount = position[near], until[near], amount[near]
+        none = np.zeros_like(position)
+        self._add(position, none, position + 1, amount)
+        self._add(until, none, position + 1, -amount)
+
     def sum(self) -> FloatArray:
         """Shape [ends, starts]: the totals C[j, i]; entries with end <= start mean nothing."""
         rows, columns = len(self._ends), len(self._starts) + 1

@@ -10,12 +10,15 @@ is sent to. Position biases and encoder outputs, which many stages use, cost the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.partitioner.evaluate import round_trip_seconds
+
+_FEW_USERS = 2
+"""Values with more are used by many layers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +45,19 @@ def windows_with_prices(
     paid = _prices(problem, low, high)
     in_units = Prices(paid.entering / unit_seconds, paid.leaving / unit_seconds)
     return Windows(low, high, in_units)
+
+
+def with_relays(problem: Problem, windows: Windows) -> Windows:
+    """The same with values of many users at their cheapest trip, wherever they come from.
+
+    A stage may get such a value's worth from one near by, which makes for it what it would make
+    itself: charged less, those side branches cost no more apart than joined to their users.
+    """
+    entering = windows.paid.entering
+    many = np.diff(problem.values.offsets) > _FEW_USERS + 1
+    nearest = np.where(entering > 0, entering, np.inf).min(axis=0, initial=np.inf)
+    relayed = np.where(many, np.minimum(entering, nearest), entering)
+    return replace(windows, paid=replace(windows.paid, entering=relayed))
 
 
 def _prices(problem: Problem, low: IntArray, high: IntArray) -> Prices:

@@ -47,6 +47,8 @@ class Paths:
         self._fits = _fits(bins)
         prices = set(zip(self.into[1:-1].tolist(), self.out_of[1:-1].tolist(), strict=True))
         self._paid = {pair: bins.transfers(*pair) for pair in prices}
+        self._level = bins.level_between()
+        self._added = [bins.surcharge(stage) for stage in range(len(self.slowdown))]
 
     def reach(self, limit: float) -> Reach:
         """Where each boundary may be if no stage's load is above `limit`."""
@@ -62,6 +64,8 @@ class Paths:
     def _most(self, limit: float) -> FloatArray:
         bins, k = self.bins, len(self.slowdown)
         paid = bins.crossings[:, 1, self.out_of[0], -1] + self._fits(0)[0, :-1]
+        if (added := self._added[0]) is not None:
+            paid += added[1, -1]
         reached = [self._ended((limit - paid) / self.slowdown[0])]
         for stage in range(1, k - 1):
             further = reached[-1][:, None] + self._room(stage, limit)
@@ -89,12 +93,18 @@ class Paths:
     def _last_room(self, limit: float, last: int) -> FloatArray:
         """Shape [B]: the most work of the last stage, after a prefix of each bin."""
         paid = self.bins.crossings[:, 0, self.into[-1], -1] + self._fits(last)[1:, -1]
+        if (added := self._added[last]) is not None:
+            paid += added[0, -1]
         room: FloatArray = (limit - paid) / self.slowdown[last]
         return room
 
     def _room(self, stage: int, limit: float) -> FloatArray:
         """Shape [B, B]: the most work of a stage in the middle; minus infinity for none at all."""
         paid = self._paid[int(self.into[stage]), int(self.out_of[stage])]
+        if (added := self._added[stage]) is not None:
+            start, stop = np.arange(len(self.bins))[:, None], np.arange(len(self.bins))
+            more = added[0][self._level, start] + added[1][self._level, stop]
+            paid = paid + np.where(self._level < 0, 0.0, more)
         if self.bins.relaxed.memory is not None:
             paid = paid + self._fits(stage)[1:, :-1]
         room = (limit - paid) / self.slowdown[stage]

@@ -24,6 +24,8 @@ from stagecut.partitioner.arrays import BoolArray, sums
 from stagecut.partitioner.cuts import Pairs
 
 _MEMORY_SLACK = 1 + 1e-9
+_MOST_RAISABLE, _WORTH_RAISING = 256, 1e-3
+"""Values whose prices may be raised at most, and the share of the unit it must come to."""
 _MOST_PRICES = 3
 """Where links differ by more, every item has its least cost everywhere."""
 
@@ -33,6 +35,7 @@ class Relaxed:
     """A relaxed problem, in units of a given number of seconds."""
 
     n_stages: int
+    unit_seconds: float
     edges: IntArray
     """Shape [e, 2], each once."""
     work: FloatArray
@@ -50,6 +53,8 @@ class Relaxed:
     """What a stage may pay for at its first boundary."""
     leaving: Pairs
     """What a stage may pay for at its last."""
+    raisable: IntArray
+    """Shape [raisable]: values, ascending, for which some stage may pay far more than `costs`."""
     memory: Memory | None
     """None where no stage has a limit."""
 
@@ -94,6 +99,7 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     memory = _memory(problem) if np.isfinite(problem.memory_limit_bytes).any() else None
     return Relaxed(
         problem.n_stages,
+        unit_seconds,
         edges,
         work,
         slowdown,
@@ -102,8 +108,22 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
         price[1],
         entering,
         leaving,
+        _raisable(problem, unit_seconds),
         memory,
     )
+
+
+def _raisable(problem: Problem, unit_seconds: float) -> IntArray:
+    """The values that a stage may pay most for beyond the cheapest trip: far, or to many stages."""
+    cheapest, dearest = np.full(len(problem.values), np.inf), np.zeros(len(problem.values))
+    for link in _distinct_links(problem):
+        trip = _trip_seconds(problem, link)
+        np.minimum(cheapest, trip, out=cheapest)
+        np.maximum(dearest, trip, out=dearest)
+    trips = np.minimum(np.diff(problem.values.offsets) - 1, problem.n_stages - 1)
+    raised = np.where(trips > 1, dearest * trips - cheapest, 0.0) / unit_seconds
+    most = np.argsort(-raised, kind="stable")[:_MOST_RAISABLE]
+    return np.sort(most[raised[most] > _WORTH_RAISING])
 
 
 def _memory(problem: Problem) -> Memory:
@@ -143,6 +163,13 @@ def _cheapest_trips(problem: Problem) -> FloatArray:
     least[alone] = least.min(axis=0)
     sync = np.broadcast_to(problem.weight_sync_seconds, (2 * k, len(problem.weights)))
     return np.concatenate([least, sync], axis=1)
+
+
+def _distinct_links(problem: Problem) -> list[FloatArray]:
+    """The distinct links between two stages."""
+    k = problem.n_stages
+    links = [_round_trip(problem, *ends) for ends in np.argwhere(~np.eye(k, dtype=bool)).tolist()]
+    return list({link.tobytes(): link for link in links}.values())
 
 
 def _round_trip(problem: Problem, source: int, target: int) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution, Trial
+from stagecut.partitioner.bins import Known
 from stagecut.partitioner.bound import Bound
 from stagecut.partitioner.evaluate import evaluate, score
 
@@ -43,6 +44,8 @@ class Search:
         self.proved_infeasible = False
         self.bound: Bound | None = None
         """The bound last computed, while its incumbent stands."""
+        self.known: Known = {}
+        """Kept from one bound to the next."""
         self._incumbent: Assignment | None = None
         self._score = _WORST
         self._method = ""
@@ -96,6 +99,11 @@ class Search:
         """The best assignment offered."""
         assert self._incumbent is not None, "ask for the incumbent once there is one"
         return self._incumbent
+
+    def aimed(self, gap: float) -> bool:
+        """Whether the bound was computed for the incumbent, as far as a certificate of `gap`."""
+        target = self.bottleneck_seconds / (1 + gap)
+        return self.bound is not None and bool(np.isclose(self.bound.target_seconds, target))
 
     def free_variables(self) -> float:
         """Stages left to the clusters beyond one each, by the last bound; infinity without one."""

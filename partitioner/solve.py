@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-import numpy as np
-
 from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
@@ -15,6 +13,7 @@ from stagecut.partitioner.baselines import layers, parameters, uniform
 from stagecut.partitioner.bound import MOST_BINS, lower_bound, simple_bound
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
 from stagecut.partitioner.exact import close_gap, close_small_gap, nothing_fits
+from stagecut.partitioner.gather import gather
 from stagecut.partitioner.infeasible import baseline_infeasible, check_counts, infeasible
 from stagecut.partitioner.metis import metis_seeds
 from stagecut.partitioner.orders import orders
@@ -42,6 +41,8 @@ _PROMISING = 1.03
 """Cuts of further orders within this factor of the incumbent are worth polishing."""
 _FEW_FREE = 300
 """Stage variables left free by the bound, up to which an exact search comes before a local one."""
+_MOST_FREE = 1250
+"""And up to which one is worth its time at all."""
 
 
 def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> Solution:
@@ -72,40 +73,44 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     if not search.feasible:
         raise infeasible(problem, _orders_in_time(search), search.proved_infeasible)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
-        _bound(search)
+        _quick_look(search)
+        _bound(search, _GOOD_ENOUGH)
     return search.solution()
 
 
 def _auto(search: Search) -> None:
-    """Cheap methods first; more only while the gap is above one percent."""
+    """Cheap methods first; more only while the gap is above one percent.
+
+    Where a quick look at the bound leaves more than a fair gap, the cut is improved before much
+    work goes into proofs.
+    """
     _dp(search)
     if search.proved_infeasible:
         return
-    if not search.finished(_GOOD_ENOUGH):
-        _bound(search)
+    _quick_look(search)
+    near = search.gap <= _FAIR
+    if near:
+        _bound(search, _GOOD_ENOUGH)
     if not search.finished():
         _metis(search, _SEEDS_TO_COMPARE if search.gap <= _GOOD_ENOUGH else _MOST_SEEDS)
     if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
         return
-    if search.bound is None:
-        _bound(search)
-    if search.free_variables() <= _FEW_FREE:
-        _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
-    suggests = search.bound is not None and search.bound.stage is not None
+    if near:
+        _bound(search, _GOOD_ENOUGH)
+        if search.free_variables() <= _FEW_FREE:
+            _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
     if not search.finished(_GOOD_ENOUGH):
         with search.trial("search"):
+            search.offer(gather(search.problem, search.incumbent, search.out_of_time))
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
-    if suggests and not search.finished(_GOOD_ENOUGH):
-        _suggested(search, _GOOD_ENOUGH)
+    _suggested(search, _GOOD_ENOUGH)
     for _ in range(_MOST_CLOSINGS):
         before = search.bottleneck_seconds
-        if not search.finished(_GOOD_ENOUGH):
+        if not search.finished(_GOOD_ENOUGH) and search.free_variables() <= _MOST_FREE:
             _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
         if search.bottleneck_seconds == before:
             break
-    if not search.finished(_FAIR):
-        _suggested(search, _FAIR)
 
 
 def _exact(search: Search) -> None:
@@ -128,33 +133,44 @@ def _small(search: Search, effort: float) -> bool:
     return trial.kept
 
 
-def _bound(search: Search, gap: float = _GOOD_ENOUGH) -> None:
+def _quick_look(search: Search) -> None:
+    """The lower bound as a few bins tell it: often enough where nothing better exists."""
+    if search.feasible and not search.finished(_GOOD_ENOUGH):
+        _look(search, 0.0, _FEW_BINS)
+
+
+def _bound(search: Search, gap: float) -> None:
     """The lower bound against the incumbent, as far as a certificate of `gap` needs.
 
-    A quick look comes first, at whether anything better exists at all.
+    A fair certificate comes first: where that is out of reach, so is a better one.
     """
-    for aim, most_bins in ((0.0, _FEW_BINS), (gap, MOST_BINS)):
-        if search.feasible and not search.finished(gap):
-            bound = lower_bound(
-                search.problem, search.bottleneck_seconds, aim, search.out_of_time, most_bins
-            )
-            search.bound = bound
-            search.raise_bound(bound.seconds)
+    for aim in (max(_FAIR, gap), gap):
+        if not search.feasible or search.finished(gap):
+            return
+        if not search.finished(aim) and not search.aimed(aim):
+            _look(search, aim, MOST_BINS)
+        if not search.finished(aim):
+            return
+
+
+def _look(search: Search, aim: float, most_bins: int) -> None:
+    upper, known = search.bottleneck_seconds, search.known
+    search.bound = lower_bound(search.problem, upper, aim, search.out_of_time, most_bins, known)
+    search.raise_bound(search.bound.seconds)
 
 
 def _suggested(search: Search, gap: float) -> None:
-    """The bound anew, and the cut that it suggests, polished, while that is the better one."""
+    """The bound, and the cut that it suggests, polished, while that is the better one."""
     for _ in range(_MOST_SUGGESTIONS):
         before = search.bottleneck_seconds
-        known = search.bound
-        if known is None or not np.isclose(known.target_seconds, before / (1 + gap), rtol=1e-9):
-            _bound(search, gap)
+        _bound(search, gap)
         if search.bound is None or search.bound.stage is None or search.finished(gap):
             return
         with search.trial("prefixes") as trial:
             _, program = next(orders(search.problem))
             suggestion = Assignment(search.bound.stage)
-            search.offer(polish(search.problem, suggestion, program, search.out_of_time))
+            better = polish(search.problem, suggestion, program, search.out_of_time)
+            search.offer(gather(search.problem, better, search.out_of_time))
             trial.kept = search.bottleneck_seconds < before
         if search.bottleneck_seconds > before * _WORTH_AGAIN:
             return

@@ -56,11 +56,15 @@ class StageCosts:
         kind = int(self.problem.device_kind[stage])
 
         def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
-            arriving, leaving = self._round_trip(before, stage), self._round_trip(stage, after)
-            return (self._load(kind, arriving, leaving, ends, starts),)
+            return (self._load(kind, *self._neighbourly(stage), ends, starts),)
 
         (load,) = self._block((kind, *links), ends, starts, computed)
         return load
+
+    def _neighbourly(self, stage: int) -> tuple[FloatArray, FloatArray]:
+        """Shape [v] each: round trips with the stage before, and with the stage after."""
+        before, after = _neighbours(self.problem, stage)
+        return self._round_trip(before, stage), self._round_trip(stage, after)
 
     def _round_trip(self, source: int, destination: int) -> FloatArray:
         """Shape [v]: seconds of each value there and back; each distinct link once."""
@@ -140,8 +144,13 @@ class StageCosts:
         grid.contained(line.values, -leaving)
         grid.touched(line.weights, self.problem.weight_sync_seconds)
         grid.contained(line.weights, -self.problem.weight_sync_seconds)
-        compute = line.seconds(kind)
-        transfers = grid.sum()
+        return self._with_compute(kind, grid, ends, starts)
+
+    def _with_compute(
+        self, kind: int, transfers_grid: Grid, ends: IntArray, starts: IntArray
+    ) -> FloatArray:
+        compute = self.line.seconds(kind)
+        transfers = transfers_grid.sum()
         np.maximum(transfers, 0.0, out=transfers)
         load: FloatArray = transfers + (compute[ends, None] - compute[starts])
         return load
