@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagecut.ir.errors import InfeasibleError
+from stagecut.partitioner import bound as bounds
 from stagecut.partitioner import relaxed
 from stagecut.partitioner.bound import lower_bound, simple_bound
+from stagecut.partitioner.chains import ChainBound
 from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.milp import best_by_milp
 from stagecut.partitioner.solve import solve
@@ -78,6 +80,25 @@ def test_a_slow_link_between_nodes_raises_the_bound():
     assert lower_bound(p, best, 0.0, lambda: False).seconds == pytest.approx(best, rel=1e-3)
     fast = replace(p, link_seconds_per_byte=np.full((4, 4), 0.1))
     assert lower_bound(fast, best, 0.0, lambda: False).seconds < best * 0.9
+
+
+def test_windows_raise_what_surely_crosses(monkeypatch):
+    """The first cluster's value is used all along: in the last stage it comes from the first node.
+
+    Its cheapest link is that from the stage before; only the windows tell that it does not.
+    """
+    node = np.arange(4) // 2
+    links = np.where(node[:, None] == node, 0.1, 3.0)
+    edges = [(c, c + 1) for c in range(79)] + [(0, c) for c in range(2, 80)]
+    p = problem(4, [0.5] * 80, edges, [((0, *range(1, 80)), 1.0)], link_seconds_per_byte=links)
+    best = solve(p, "dp").evaluation.bottleneck_seconds
+    monkeypatch.setattr(
+        bounds, "chain_bound", lambda p, r, low, high, *_: ChainBound(0.0, low, high)
+    )
+    raised = lower_bound(p, best, 0.05, lambda: False).seconds
+    monkeypatch.setattr(relaxed, "_MOST_RAISABLE", 0)
+    assert raised > lower_bound(p, best, 0.05, lambda: False).seconds * 1.03
+    assert raised <= best
 
 
 def memory_decides(n_layers=40, k=4, limit=30.0):
