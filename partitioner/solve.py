@@ -23,7 +23,7 @@ from stagecut.partitioner.shake import shake
 from stagecut.partitioner.tree import tree
 
 _GOOD_ENOUGH, _FAIR = 0.01, 0.05
-"""Gaps at which `auto` stops; and that it still certifies where it does not reach the first."""
+"""Gaps at which `auto` stops; and the one that it certifies first, where that one seems far."""
 _ORDERS, _POLISHED, _SEEDS, _NEAREST = 300_000, 100_000, 150_000, 5_000
 """Budgets times clusters: orders cut, cuts polished, METIS seeds, orders searched for the nearest
 cut where nothing fits; one of each at least."""

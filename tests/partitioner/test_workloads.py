@@ -15,8 +15,6 @@ from stagecut.partitioner.solve import solve
 from stagecut.partitioner.workloads import read_network, solve_file
 
 FOLDER = os.environ.get("STAGECUT_WORKLOADS")
-# The optimum is found here, and its proof takes longer than the minute that the test gives it.
-UNPROVED = {("inceptionv3_inference", 1000.0, 8)}
 
 
 def _cells() -> list:
@@ -51,10 +49,7 @@ def test_auto_is_within_one_percent(name, factor, devices, optimum):
 def test_exact_proves_the_optimum(name, factor, devices, optimum):
     solution = solve(_problem(name, factor, devices), "exact", time_limit=60.0)
     assert solution.evaluation.bottleneck_seconds == pytest.approx(optimum, rel=1e-6)
-    if (name, factor, devices) in UNPROVED:
-        assert solution.gap <= 0.01
-    else:
-        assert solution.optimal
+    assert solution.optimal
 
 
 PLACEMENT = {
