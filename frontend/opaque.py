@@ -245,8 +245,10 @@ def _stub(path: str, first: _Seen, second: _Seen, rows: int) -> Callable[..., An
 
 def _check_container(path: str, outputs: Sequence[Any], tree: Tree) -> None:
     flat = tree.is_leaf() or all(child.is_leaf() for child in tree.children())
-    if not flat or tree.type not in (None, tuple, list):
+    if tree.type not in (None, tuple, list):
         raise Unfit(path, f"it returns a {getattr(tree.type, '__name__', tree.type)}")
+    if not flat:
+        raise Unfit(path, f"it returns a {tree.type.__name__} that is not of tensors alone")
 
 
 def _numbered(path: str, given: Any) -> Any:
