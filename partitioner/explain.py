@@ -28,8 +28,8 @@ def explain(
     Raises:
         ArgumentError: there is no such stage.
     """
-    if not 0 <= k < problem.n_stages:
-        raise ArgumentError(f"there is no stage {k}; stages are 0 to {problem.n_stages - 1}")
+    if type(k) is not int or not 0 <= k < problem.n_stages:
+        raise ArgumentError(f"there is no stage {k!r}; stages are 0 to {problem.n_stages - 1}")
     stage, scored = assignment.stage, evaluate(problem, assignment)
     device = np.asarray(device_of_stage or range(problem.n_stages))
     ways = [(k - 1, k), (k, k - 1), (k, k + 1), (k + 1, k)]

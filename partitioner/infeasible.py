@@ -12,6 +12,9 @@ from stagecut.ir.solution import Assignment, Evaluation
 from stagecut.partitioner.dp import least_missing_bytes
 from stagecut.partitioner.evaluate import evaluate
 
+_ORDERS_ALONE = ("dp", "metis")
+"""Methods that search no further than the cuts of some orders."""
+
 
 def check_counts(problem: Problem) -> None:
     """Refuses more stages than clusters.
@@ -19,13 +22,13 @@ def check_counts(problem: Problem) -> None:
     Raises:
         InfeasibleError: there is not one cluster for each stage.
     """
+    if not problem.n:
+        raise InfeasibleError("there is nothing to cut: no op runs between inputs and outputs")
     if problem.n < problem.n_stages and not problem.allow_empty:
         raise InfeasibleError(
             f"{problem.n_stages} stages need at least as many groups of ops that may be cut apart, "
             f"and the model has {problem.n}; ask for {problem.n} stages or fewer"
         )
-    if not problem.n:
-        raise InfeasibleError("there is nothing to cut: the problem has no ops")
 
 
 def baseline_infeasible(method: str, faults: tuple[str, ...]) -> InfeasibleError:
@@ -36,16 +39,29 @@ def baseline_infeasible(method: str, faults: tuple[str, ...]) -> InfeasibleError
     )
 
 
-def infeasible(problem: Problem, orders: Iterable[IntArray], proved: bool) -> InfeasibleError:
+def infeasible(
+    problem: Problem, orders: Iterable[IntArray], proved: bool, method: str
+) -> InfeasibleError:
     """The error that says what stands in the way, from the nearest cut of `orders`.
 
-    `proved` where there is surely no valid assignment.
+    `proved` where there is surely no valid assignment; `method` is what found none.
     """
     found = [least_missing_bytes(problem, order) for order in orders]
     cuts = [cut for cut in found if cut is not None]
+    if not cuts and method in _ORDERS_ALONE and not proved:
+        return InfeasibleError(
+            f"method {method!r} cuts a few orders of the model, and in none of them is there a cut "
+            f"into {problem.n_stages} non-empty stages with the pinned groups of ops where they "
+            "are pinned; method='auto' looks further"
+        )
     if not cuts:
         return InfeasibleError(_pins_leave_a_stage_empty(problem))
     missing, nearest = min(cuts, key=lambda cut: cut[0])
+    if missing <= 0:
+        return InfeasibleError(
+            f"method {method!r} found no cut that keeps all constraints, and there is one: use "
+            "method='auto'"
+        )
     return InfeasibleError(_memory_message(problem, missing, nearest, proved))
 
 

@@ -70,9 +70,14 @@ class Search:
                 bottleneck_seconds=np.inf if faulty else bottleneck,
                 bytes_cut=np.inf if faulty else bytes_cut,
                 seconds=time.monotonic() - started,
-                note="nothing feasible found" if faulty else self._trial_note,
+                note=self._none_found() if faulty else self._trial_note,
             )
         )
+
+    def _none_found(self) -> str:
+        """The note of a trial without a valid assignment of its own."""
+        offered = self._trial_score != _WORST
+        return "nothing feasible found" if offered or not self.feasible else "nothing better found"
 
     def offer(self, assignment: Assignment, note: str = "") -> None:
         """Keeps `assignment` if it is the best so far."""

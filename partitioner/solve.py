@@ -62,8 +62,8 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     """
     if method not in _METHODS:
         raise ArgumentError(f"no method {method!r}; the methods are {', '.join(_METHODS)}")
-    if not time_limit > 0:
-        raise ArgumentError(f"time_limit is {time_limit}; give seconds above 0")
+    if type(time_limit) not in (int, float) or not time_limit > 0:
+        raise ArgumentError(f"time_limit is {time_limit!r}; give seconds above 0")
     check_counts(problem)
     search = Search(problem, time.monotonic() + time_limit)
     search.raise_bound(simple_bound(problem))
@@ -71,7 +71,7 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
     if not search.feasible and method in _BASELINES:
         raise baseline_infeasible(method, search.faults)
     if not search.feasible:
-        raise infeasible(problem, _orders_in_time(search), search.proved_infeasible)
+        raise infeasible(problem, _orders_in_time(search), search.proved_infeasible, method)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
         _quick_look(search)
         _bound(search, _GOOD_ENOUGH)

@@ -23,7 +23,7 @@ from stagecut.fitting import Costed, Fitter, Limit, Recomputation
 from stagecut.folds import check_folded, folded_plan
 from stagecut.frontend import sequence_first, trace
 from stagecut.frozen import eval_note
-from stagecut.given import check_choices, check_given, example_of
+from stagecut.given import check_choices, check_given, check_pins, example_of
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster
 from stagecut.ir.graph import Graph
@@ -137,6 +137,7 @@ def partition(
     """
     check_given(model, n_gpus, example_args)
     check_choices(method, recompute, optimizer, tied)
+    check_pins(pins or {})
     devices = find_cluster(cluster, n_gpus).running(dtype)
     wish = Wish(schedule if training else "forward", n_microbatches, replicas, batch_size)
     check_wish(wish, n_gpus, pins or {})

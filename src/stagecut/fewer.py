@@ -18,6 +18,8 @@ Cut = Callable[[Decision, Cluster, str], tuple[Plan, Problem]]
 """(how a step runs, devices, method): the plan, and the problem whose answer it is."""
 _GAIN = 0.01
 """Of a step, below which fewer devices are not worth a word."""
+_ALL_UP_TO = 8
+"""Devices of a pipeline for which every smaller number is tried."""
 _QUICK = "dp"
 _SEARCHES = ("auto", "dp", "metis", "exact")
 """Methods whose cut is meant to be the best; baselines are taken as they are."""
@@ -39,7 +41,9 @@ def with_fewer(
     n = len(devices.devices) // way.replicas
     comparable = isinstance(way.schedule, str) and way.schedule in (*SCHEDULES, FOLDED)
     each = STAGES_A_DEVICE.get(str(way.schedule), 1)
-    numbers = [fewer for fewer in _halved(n) if fewer * each >= least_stages]
+    numbers = [
+        fewer for fewer in _fewer_than(n, devices.devices_per_node) if fewer * each >= least_stages
+    ]
     try:
         plan, problem = cut(way, devices, method)
     except InfeasibleError as error:
@@ -114,13 +118,15 @@ def _faster(fewer: Plan, plan: Plan) -> str:
     )
 
 
-def _halved(n: int) -> list[int]:
-    """One less than n, and its halves down to 1."""
-    numbers = {n - 1}
+def _fewer_than(n: int, per_node: int) -> list[int]:
+    """All numbers below a small n; else one less, its halves down to 1, and whole nodes."""
+    if n <= _ALL_UP_TO:
+        return list(range(n - 1, 0, -1))
+    numbers = {n - 1, *range(per_node, n, per_node)}
     while n > 1:
         n //= 2
         numbers.add(n)
-    return sorted(numbers - {0}, reverse=True)
+    return sorted(numbers, reverse=True)
 
 
 def even_seconds(problem: Problem, plan: Plan, n: int) -> float:

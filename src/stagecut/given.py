@@ -59,6 +59,28 @@ def check_choices(method: str, recompute: str, optimizer: str, tied: str) -> Non
         raise ArgumentError("; ".join(wrong))
 
 
+def check_pins(pins: object) -> None:
+    """Refuses what does not map module paths to stages, before the model is traced; all at once.
+
+    Raises:
+        ArgumentError: says which entries, and what to give.
+    """
+    if not isinstance(pins, Mapping):
+        raise ArgumentError(
+            f"pins is of type {type(pins).__name__}; give a mapping of module paths to stages, as "
+            '{"lm_head": 3}'
+        )
+    wrong = [
+        f"{path!r}: {stage!r}"
+        for path, stage in pins.items()
+        if not isinstance(path, str) or type(stage) is not int
+    ]
+    if wrong:
+        raise ArgumentError(
+            f"pins maps module paths to the numbers of stages; these do not: {', '.join(wrong)}"
+        )
+
+
 def example_of(
     model: nn.Module, args: Sequence[Any] | torch.Tensor, kwargs: Mapping[str, Any] | None
 ) -> tuple[Sequence[Any], Mapping[str, Any], tuple[str, ...]]:

@@ -22,7 +22,7 @@ def parse_limit(limit: Limit | Sequence[Limit] | None) -> float | list[float] | 
     """
     if limit is None:
         return None
-    if isinstance(limit, str | int | float):
+    if isinstance(limit, str | int | float):  # a bool too, which is refused below
         return _bytes(limit)
     return [_bytes(one) for one in limit]
 
@@ -31,7 +31,7 @@ def _bytes(limit: Limit) -> float:
     match = _SIZE.fullmatch(limit) if isinstance(limit, str) else None
     if match and match.group(2).upper() in _UNITS:
         size = float(match.group(1)) * _UNITS[match.group(2).upper()]
-    elif isinstance(limit, int | float):
+    elif isinstance(limit, int | float) and not isinstance(limit, bool):
         size = float(limit)
     else:
         raise ArgumentError(f'memory_limit is {limit!r}; give bytes, or a size like "24GiB"')

@@ -54,8 +54,8 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
         PlanError: the stages would no longer form a pipeline, or the plan's pins would not be kept;
             says which values would go back, and which pins.
     """
-    if not 0 <= stage < plan.n_stages:
-        raise ArgumentError(f"there is no stage {stage}; the plan has 0 to {plan.n_stages - 1}")
+    if type(stage) is not int or not 0 <= stage < plan.n_stages:
+        raise ArgumentError(f"there is no stage {stage!r}; the plan has 0 to {plan.n_stages - 1}")
     problem, clustering = posed_again(plan)
     where = stages_of_clusters(plan, clustering)
     chosen = [
@@ -77,10 +77,16 @@ def moved(plan: Plan, module: str, stage: int) -> Plan:
     if evaluation.faults:
         raise PlanError(
             f"moving {module} to stage {stage} leaves no pipeline:\n"
-            + "\n".join(f"  {fault}" for fault in evaluation.faults[:10])
+            + "\n".join(f"  {_in_words(fault)}" for fault in evaluation.faults[:10])
         )
     bare = replace(plan, method=f"{plan.method}, {module} moved to stage {stage}", optimal=False)
     return placed(bare, problem, clustering, where, evaluation)
+
+
+def _in_words(fault: str) -> str:
+    """What is pinned where the user pinned nothing is the last output, with what follows it."""
+    name, pinned, _ = fault.partition(" is pinned to stage ")
+    return f"{name} makes an output, which the last stage has to give" if pinned else fault
 
 
 def posed_again(

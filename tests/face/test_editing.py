@@ -9,6 +9,7 @@ from pathlib import Path
 import networkx
 import pytest
 import torch
+from torch import nn
 
 import stagecut
 from stagecut.ir.errors import ArgumentError, PlanError
@@ -44,8 +45,12 @@ def test_an_edit_that_leaves_no_pipeline_is_refused() -> None:
         plan.move("steps.5", stage=0)
     with pytest.raises(ArgumentError, match=r"no op is of module 'nothing'"):
         plan.move("nothing", stage=0)
-    with pytest.raises(ArgumentError, match="no stage 9"):
-        plan.move("steps.0", stage=9)
+    for stage in (9, 1.0, "1", True):
+        with pytest.raises(ArgumentError, match=f"no stage {stage!r}"):
+            plan.move("steps.0", stage=stage)  # type: ignore[arg-type]
+    plan = stagecut.partition(nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))), 2, (X,))
+    with pytest.raises(PlanError, match="makes an output, which the last stage has to give"):
+        plan.move("3", stage=0)
 
 
 def test_a_cut_is_explained_in_the_words_of_the_model() -> None:
@@ -55,8 +60,9 @@ def test_a_cut_is_explained_in_the_words_of_the_model() -> None:
         (named,) = re.findall(rf"{way}\s+(?:steps\.\d: )?(\w+) \(models\.py:\d+\)", told)
         assert dict(stages)[named] == (source,)
     assert "lowers the bottleneck" in told
-    with pytest.raises(ArgumentError, match="no stage 2; stages are 0 to 1"):
-        plan.explain(2)
+    for stage in (2, 1.0, "0"):
+        with pytest.raises(ArgumentError, match=f"no stage {stage!r}; stages are 0 to 1"):
+            plan.explain(stage)  # type: ignore[arg-type]
 
 
 def test_a_cut_that_a_move_improves_says_which() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import stagecut
 from stagecut.choosing import Decision
-from stagecut.fewer import even_seconds, with_fewer
+from stagecut.fewer import _fewer_than, even_seconds, with_fewer
 from stagecut.ir import plan as ir
 from stagecut.ir.device import Cluster, Link
 from stagecut.ir.devices import cluster
@@ -60,6 +60,12 @@ SLOW, FAST = 2e8, 1e12
 
 def told(plan: stagecut.Plan) -> list[str]:
     return [note for note in plan.data.notes if note.startswith("Fewer devices")]
+
+
+def test_numbers_of_devices_that_are_tried() -> None:
+    assert _fewer_than(6, 2) == [5, 4, 3, 2, 1]
+    assert _fewer_than(1, 8) == []
+    assert _fewer_than(20, 4) == [19, 16, 12, 10, 8, 5, 4, 2, 1]
 
 
 def test_where_transfers_dominate_the_plan_says_so_and_takes_fewer_on_request() -> None:

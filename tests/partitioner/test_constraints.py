@@ -14,6 +14,7 @@ from stagecut.partitioner.baselines import uniform
 from stagecut.partitioner.evaluate import score
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.polish import polish
+from stagecut.partitioner.search import Search
 from tests.partitioner import oracle
 from tests.partitioner.problems import chain, problem, random_problem
 
@@ -303,6 +304,28 @@ def _moves(p, stage, source, destination):
         if (moved[p.edges[:, 0]] <= moved[p.edges[:, 1]]).all():
             found.append(evaluate(p, Assignment(moved)))
     return found
+
+
+def test_what_a_method_does_not_find_is_not_called_impossible():
+    """Stage 1 takes c or d, which come after b in the orders that dp cuts."""
+    p = problem(4, [1.0] * 4, [(0, 1), (0, 2), (0, 3)], pins=[0, 2, -1, -1])
+    with pytest.raises(InfeasibleError, match=r"'dp' cuts a few orders.*'auto' looks further"):
+        solve(p, "dp")
+    assert solve(p, "auto").optimal and solve(p, "exact").optimal
+
+
+def test_nothing_to_cut():
+    with pytest.raises(InfeasibleError, match="nothing to cut: no op"):
+        solve(problem(2, []))
+
+
+def test_a_trial_that_offers_nothing_is_not_called_infeasible():
+    search = Search(chain(20, 2), np.inf)
+    with search.trial("first"):
+        search.offer(Assignment(np.arange(20) // 10))
+    with search.trial("second"):
+        pass
+    assert search.solution().trials[1].note == "nothing better found"
 
 
 def test_arguments():
