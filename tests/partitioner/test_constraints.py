@@ -321,6 +321,7 @@ def test_nothing_to_cut():
 
 def test_a_trial_that_offers_nothing_is_not_called_infeasible():
     search = Search(chain(20, 2), np.inf)
+    search.raise_bound(1.0)
     with search.trial("first"):
         search.offer(Assignment(np.arange(20) // 10))
     with search.trial("second"):
