@@ -14,6 +14,8 @@ any assignment. Windows may show that a stage pays more for them (surcharges.py)
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray
@@ -26,8 +28,8 @@ from stagecut.partitioner.surcharges import Surcharges
 _LEVELS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0)
 _FIRST_BINS = 96
 
-Known = dict[tuple[int, int, int, bytes], float]
-"""Least crossings in seconds, by price, what is inside and outside, and the pairs counted."""
+Known = dict[bytes, float]
+"""Least crossings in seconds, by a digest of the price, of both sides and of the pairs counted."""
 
 
 class Bins:
@@ -184,14 +186,12 @@ class Bins:
         return least
 
     def _least(self, place: Bin, pairs: Pairs, counted: BoolArray, price: int) -> float:
-        """The least crossing, remembered: neighbouring narrow bins often have the same prefixes.
-
-        What must be in grows with lo and what may be in with hi, so their sizes identify them.
-        """
+        """The least crossing, remembered: neighbouring narrow bins often have the same prefixes."""
         chosen = pairs.chosen(counted)
-        inside, outside = int(place.inside.sum()), int(place.outside.sum())
-        drawn = np.stack([chosen.item, chosen.first, chosen.second]).tobytes()
-        key = (price, inside, outside, drawn)
+        drawn = np.stack([chosen.item, chosen.first, chosen.second])
+        sides = np.packbits(np.stack([place.inside, place.outside]))
+        asked = b"".join([bytes([price]), sides.tobytes(), drawn.tobytes()])
+        key = blake2b(asked, digest_size=16).digest()
         if key not in self._known:
             least = least_crossing(place, chosen, self.relaxed.costs[price])
             self._known[key] = least * self.relaxed.unit_seconds

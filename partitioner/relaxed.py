@@ -91,7 +91,8 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     counted = work > 0
     ratio = (seconds[:, counted] / work[counted]).min(axis=1, initial=np.inf)
     slowdown = np.where(np.isfinite(ratio), ratio, 1.0)[problem.device_kind]
-    costs, price = np.unique(_cheapest_trips(problem) / unit_seconds, axis=0, return_inverse=True)
+    costs, price = np.unique(_cheapest_trips(problem), axis=0, return_inverse=True)
+    costs /= unit_seconds
     if len(costs) > _MOST_PRICES:
         costs, price = costs.min(axis=0)[None], np.zeros_like(price)
     price = price.reshape(2, problem.n_stages)
