@@ -54,7 +54,7 @@ def best_by_milp(
     Stops at a number of branch-and-bound nodes that falls with the programme's size and grows with
     `effort`, or where no seconds are left.
     """
-    program = _Program(problem, low, high, upper)
+    program = Program(problem, low, high, upper)
     if not program.build(seconds_left) or program.too_large(effort):
         return Answer(None, complete=False)
     solved = program.solve(seconds_left(), effort, gap, presolve=True)
@@ -75,7 +75,7 @@ def best_by_milp(
     return Answer(found, finished, refuted)
 
 
-class _Program:
+class Program:
     """Rows and columns as they are added; column 0 is T."""
 
     def __init__(self, problem: Problem, low: IntArray, high: IntArray, upper: float) -> None:
