@@ -59,7 +59,7 @@ def test_the_bound_is_never_above_the_optimum(seed, n, k, factor):
 def test_the_bound_holds_with_a_price_for_every_stage(monkeypatch):
     monkeypatch.setattr(relaxed, "_MOST_PRICES", 99)
     several = 0
-    for seed in range(120):
+    for seed in range(50):
         p = random_problem(seed, 5, 3)
         best = oracle.optimum(p)
         if not np.isfinite(best) or not np.ptp(p.link_seconds_per_byte):
@@ -67,7 +67,7 @@ def test_the_bound_holds_with_a_price_for_every_stage(monkeypatch):
         several += 1
         for factor in (0.8, 1.0, 1.3):
             assert lower_bound(p, best * factor, 0.0, lambda: False).seconds <= best * (1 + 1e-12)
-    assert several > 20
+    assert several > 8
 
 
 def test_a_slow_link_between_nodes_raises_the_bound():
