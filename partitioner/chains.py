@@ -35,10 +35,12 @@ from stagecut.partitioner.sidings import Joined, joined
 
 _LOSSES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2, 3e-2)
 """The most that joining one side branch may lose, as shares of the target."""
-_MOST_CLUSTERS = 20_000
+_MOST_CLUSTERS = 6_000
 _MOST_PREFIXES = 5_000
 _MOST_PAIRS = 20_000_000
 """Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
+_MOST_CELLS = 100_000_000
+"""Prefixes times values: what crosses each is kept."""
 _ROUNDS, _NARROWER = 12, 0.98
 """Rounds at most, and by how much each has to narrow all windows together for another."""
 _RESOLUTION = 1e-3
@@ -73,6 +75,8 @@ def chain_bound(
     """
     share, stage, losses = 0.0, None, range(len(_LOSSES))
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
+        if out_of_time():
+            break
         windows = windows_with_prices(problem, low, high, target_seconds)
         found = _finest(problem, relaxed, windows, losses, out_of_time)
         if found is None:
@@ -155,7 +159,8 @@ def _levels(graph: Joined, low: IntArray, high: IntArray) -> list[_Level] | None
             return None
         levels.append(_Level(found, free, inside))
     pairs = sum(len(a.members) * len(b.members) for a, b in pairwise(levels))
-    return levels if pairs <= _MOST_PAIRS else None
+    cells = sum(len(level.members) for level in levels) * len(graph.values)
+    return levels if pairs <= _MOST_PAIRS and cells <= _MOST_CELLS else None
 
 
 def _prefixes(edges: IntArray, free: IntArray) -> NDArray[np.float32] | None:
@@ -294,9 +299,14 @@ class _Crossing:
         value = np.repeat(np.arange(len(values)), np.diff(values.offsets))
         is_user = np.ones(len(values.members), dtype=bool)
         is_user[values.offsets[:-1]] = False
-        used = np.zeros((m, len(values)), dtype=np.float32)
-        used[values.members[is_user], value[is_user]] = 1.0
-        users = level.members @ used[level.free] + used[level.inside].sum(axis=0)
+        user, value = values.members[is_user], value[is_user]
+        place = np.full(m, -1)
+        place[level.free] = np.arange(len(level.free))
+        free = place[user] >= 0
+        used = np.zeros((len(level.free), len(values)), dtype=np.float32)
+        used[place[user[free]], value[free]] = 1.0
+        surely = np.bincount(value[level.inside[user]], minlength=len(values)).astype(np.float32)
+        users = level.members @ used + surely
         has = np.broadcast_to(level.inside, (len(level.members), m)).copy()
         has[:, level.free] = level.members > 0
         made = has[:, values.members[values.offsets[:-1]]]
