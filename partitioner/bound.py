@@ -94,7 +94,7 @@ def lower_bound(
     for reach in _refinements(bins, most_bins, out_of_time):
         low, high = _both((low, high), _priced_windows(problem, bins, reach))
         if (low <= high).all() and (high - low).sum() < open_before * _NARROWER:
-            chain = chain_bound(problem, relaxed, low, high, target, out_of_time)
+            chain = chain_bound(problem, relaxed, low, high, out_of_time)
             share, low, high = max(share, chain.share), chain.low, chain.high
             stage = stage if chain.stage is None else chain.stage
             open_before = float((high - low).sum())

@@ -66,7 +66,6 @@ def chain_bound(
     relaxed: Relaxed,
     low: IntArray,
     high: IntArray,
-    target_seconds: float,
     out_of_time: Callable[[], bool],
 ) -> ChainBound:
     """The bound for assignments with stages low..high [n]; `relaxed` in units of the target.
@@ -77,7 +76,7 @@ def chain_bound(
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
         if out_of_time():
             break
-        windows = windows_with_prices(problem, low, high, target_seconds)
+        windows = windows_with_prices(problem, low, high, relaxed.unit_seconds)
         found = _finest(problem, relaxed, windows, losses, out_of_time)
         if found is None:
             break

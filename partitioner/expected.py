@@ -57,18 +57,13 @@ class Expected(StageCosts):
         return load
 
     def _expected_load(self, stage: int, ends: IntArray, starts: IntArray) -> FloatArray:
-        line, problem, grid = self.line, self.problem, Grid(ends, starts)
         arriving, leaving = self._neighbourly(stage)
         arriving = np.where(self._ahead & (self._from < stage), self._received(stage), arriving)
         behind = np.where(self._ahead, 0.0, leaving)
-        grid.touched(line.values, arriving)
-        grid.holds(line.producer, behind - arriving)
-        grid.contained(line.values, -behind)
-        grid.touched(line.weights, problem.weight_sync_seconds)
-        grid.contained(line.weights, -problem.weight_sync_seconds)
-        if stage + 1 < problem.n_stages:
+        grid = self._transfers(arriving, behind, ends, starts)
+        if stage + 1 < self.problem.n_stages:
             self._send(grid, stage)
-        return self._with_compute(int(problem.device_kind[stage]), grid, ends, starts)
+        return self._with_compute(int(self.problem.device_kind[stage]), grid, ends, starts)
 
     def _received(self, stage: int) -> FloatArray:
         """Shape [v]: the round trip between the stage and the producers' expected ones."""

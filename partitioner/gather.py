@@ -34,8 +34,11 @@ def gather(problem: Problem, assignment: Assignment, out_of_time: Callable[[], b
         start, before = best, best_score[1]
         for order in _gathered_orders(problem, start, before):
             cut = None if out_of_time() else cut_order(problem, order, best_score[1])
-            if cut is not None and score(evaluate(problem, cut)) < best_score:
-                best, best_score = cut, score(evaluate(problem, cut))
+            if cut is None:
+                continue
+            reached = score(evaluate(problem, cut))
+            if reached < best_score:
+                best, best_score = cut, reached
         if not best_score[1] < before:
             return best
         best = polish(problem, best, None, out_of_time)

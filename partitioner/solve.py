@@ -74,7 +74,7 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
         raise infeasible(problem, _orders_in_time(search), search.proved_infeasible, method)
     if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
         _quick_look(search)
-        _bound(search, _GOOD_ENOUGH)
+        _bound(search)
     return search.solution()
 
 
@@ -90,13 +90,13 @@ def _auto(search: Search) -> None:
     _quick_look(search)
     near = search.gap <= _FAIR
     if near:
-        _bound(search, _GOOD_ENOUGH)
+        _bound(search)
     if not search.finished():
         _metis(search, _SEEDS_TO_COMPARE if search.gap <= _GOOD_ENOUGH else _MOST_SEEDS)
     if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
         return
     if near:
-        _bound(search, _GOOD_ENOUGH)
+        _bound(search)
         if search.free_variables() <= _FEW_FREE:
             _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
     if not search.finished(_GOOD_ENOUGH):
@@ -104,7 +104,7 @@ def _auto(search: Search) -> None:
             search.offer(gather(search.problem, search.incumbent, search.out_of_time))
             shake(search, _GOOD_ENOUGH)
             search.confirm("nothing better found")
-    _suggested(search, _GOOD_ENOUGH)
+    _suggested(search)
     for _ in range(_MOST_CLOSINGS):
         before = search.bottleneck_seconds
         if not search.finished(_GOOD_ENOUGH) and search.free_variables() <= _MOST_FREE:
@@ -139,13 +139,13 @@ def _quick_look(search: Search) -> None:
         _look(search, 0.0, _FEW_BINS)
 
 
-def _bound(search: Search, gap: float) -> None:
-    """The lower bound against the incumbent, as far as a certificate of `gap` needs.
+def _bound(search: Search) -> None:
+    """The lower bound against the incumbent, as far as a good enough certificate needs.
 
     A fair certificate comes first: where that is out of reach, so is a better one.
     """
-    for aim in (max(_FAIR, gap), gap):
-        if not search.feasible or search.finished(gap):
+    for aim in (_FAIR, _GOOD_ENOUGH):
+        if not search.feasible or search.finished(_GOOD_ENOUGH):
             return
         if not search.finished(aim) and not search.aimed(aim):
             _look(search, aim, MOST_BINS)
@@ -159,12 +159,12 @@ def _look(search: Search, aim: float, most_bins: int) -> None:
     search.raise_bound(search.bound.seconds)
 
 
-def _suggested(search: Search, gap: float) -> None:
+def _suggested(search: Search) -> None:
     """The bound, and the cut that it suggests, polished, while that is the better one."""
     for _ in range(_MOST_SUGGESTIONS):
         before = search.bottleneck_seconds
-        _bound(search, gap)
-        if search.bound is None or search.bound.stage is None or search.finished(gap):
+        _bound(search)
+        if search.finished(_GOOD_ENOUGH) or search.bound is None or search.bound.stage is None:
             return
         with search.trial("prefixes") as trial:
             _, program = next(orders(search.problem))

@@ -56,7 +56,8 @@ class StageCosts:
         kind = int(self.problem.device_kind[stage])
 
         def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
-            return (self._load(kind, *self._neighbourly(stage), ends, starts),)
+            grid = self._transfers(*self._neighbourly(stage), ends, starts)
+            return (self._with_compute(kind, grid, ends, starts),)
 
         (load,) = self._block((kind, *links), ends, starts, computed)
         return load
@@ -135,20 +136,22 @@ class StageCosts:
         opened: BoolArray = self.candidates >= low[:, None]
         return opened & (self.candidates <= high[:, None])
 
-    def _load(
-        self, kind: int, arriving: FloatArray, leaving: FloatArray, ends: IntArray, starts: IntArray
-    ) -> FloatArray:
+    def _transfers(
+        self, arriving: FloatArray, leaving: FloatArray, ends: IntArray, starts: IntArray
+    ) -> Grid:
+        """What intervals pay: `arriving` [v] with users alone, `leaving` with the producer."""
         line, grid = self.line, Grid(ends, starts)
         grid.touched(line.values, arriving)
         grid.holds(line.producer, leaving - arriving)
         grid.contained(line.values, -leaving)
         grid.touched(line.weights, self.problem.weight_sync_seconds)
         grid.contained(line.weights, -self.problem.weight_sync_seconds)
-        return self._with_compute(kind, grid, ends, starts)
+        return grid
 
     def _with_compute(
         self, kind: int, transfers_grid: Grid, ends: IntArray, starts: IntArray
     ) -> FloatArray:
+        """Shape [ends, starts]: the grid's sums and what the intervals compute."""
         compute = self.line.seconds(kind)
         transfers = transfers_grid.sum()
         np.maximum(transfers, 0.0, out=transfers)
