@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
-from stagecut.partitioner.bins import Bins, Known
+from stagecut.partitioner.bins import Bins
 from stagecut.partitioner.chains import chain_bound
+from stagecut.partitioner.crossings import Crossings
 from stagecut.partitioner.orders import narrowed
 from stagecut.partitioner.reach import Paths, Reach
-from stagecut.partitioner.relaxed import relax
 from stagecut.partitioner.surcharges import surcharges
 
 SAFETY = 1 - 1e-9
@@ -75,12 +75,12 @@ def lower_bound(
     gap: float,
     out_of_time: Callable[[], bool],
     most_bins: int = MOST_BINS,
-    known: Known | None = None,
+    crossings: Crossings | None = None,
 ) -> Bound:
     """The bound against an incumbent of bottleneck `upper`, refined until within `gap` of it.
 
     `gap` 0 refines as long as splitting bins helps; no more than `most_bins` are ever computed.
-    `known` keeps least crossings from one bound of this problem to the next.
+    `crossings`, those of this problem, keep what they find from one bound to the next.
     Non-empty stages are ignored, pins only narrow windows, memory counts what a stage surely has,
     sends are charged as under the rule "once" unless windows show more: all lower than the truth at
     worst.
@@ -89,12 +89,12 @@ def lower_bound(
     low, high = np.zeros(problem.n, dtype=np.int64), np.full(problem.n, k - 1)
     if k == 1 or target <= 0:
         return Bound(0.0, target, low, high)
-    relaxed, share, stage, open_before = relax(problem, target), 0.0, None, np.inf
-    bins = Bins(relaxed, {} if known is None else known)
+    share, stage, open_before = 0.0, None, np.inf
+    bins = Bins(crossings or Crossings(problem), target)
     for reach in _refinements(bins, most_bins, out_of_time):
         low, high = _both((low, high), _priced_windows(problem, bins, reach))
         if (low <= high).all() and (high - low).sum() < open_before * _NARROWER:
-            chain = chain_bound(problem, relaxed, low, high, out_of_time)
+            chain = chain_bound(problem, bins.relaxed, target, low, high, out_of_time)
             share, low, high = max(share, chain.share), chain.low, chain.high
             stage = stage if chain.stage is None else chain.stage
             open_before = float((high - low).sum())
@@ -118,7 +118,7 @@ def _priced_windows(problem: Problem, bins: Bins, reach: Reach) -> tuple[IntArra
         if (low > high).any():
             break
         bins.charge(surcharges(problem, bins.relaxed, low, high))
-        reach = Paths(bins).reach(_BELOW)
+        reach = Paths(bins).reach(bins.target_seconds * _BELOW)
         before = int((high - low).sum())
         low, high = narrowed(problem, *_windows(bins, reach))
         if int((high - low).sum()) > before * (1 - _GAIN):
@@ -127,19 +127,19 @@ def _priced_windows(problem: Problem, bins: Bins, reach: Reach) -> tuple[IntArra
 
 
 def _refinements(bins: Bins, most_bins: int, out_of_time: Callable[[], bool]) -> Iterator[Reach]:
-    """Splits bins until the limit 1 is refuted or nothing is gained; yields a few times."""
+    """Splits bins until the target is refuted or nothing is gained; yields a few times."""
     wanted = min(_BINS_PER_STAGE * bins.relaxed.n_stages, _WORK // len(bins.before))
     budget = min(max(_LEAST_BINS, wanted), most_bins)
     spent, stalled, left, shown = len(bins), 0, np.inf, 0
     while True:
-        reach = Paths(bins).reach(_BELOW)
+        reach = Paths(bins).reach(bins.target_seconds * _BELOW)
         now = _left(reach)
         stalled = stalled + 1 if now > left * (1 - _GAIN) else 0
         left = min(left, now)
         width = np.where(reach.alive.any(axis=0), bins.hi - bins.lo, 0.0)
         widest = np.argsort(-width, kind="stable")[:_SPLIT_AT_ONCE]
         split = np.zeros(len(bins), dtype=bool)
-        split[widest] = width[widest] > _NARROWEST
+        split[widest] = width[widest] > _NARROWEST * bins.target_seconds
         last = not reach.possible or stalled > _PATIENCE or not split.any()
         last = last or spent + 2 * int(np.count_nonzero(split)) > budget or out_of_time()
         if last or spent >= _SHOWN_FROM * shown:
@@ -157,11 +157,11 @@ def _left(reach: Reach) -> float:
 
 
 def _least_limit(bins: Bins) -> float:
-    """The greatest limit that is refuted, to a resolution."""
+    """The greatest limit that is refuted, as a share of the target, to a resolution."""
     paths, refuted, open_ = Paths(bins), 0.0, 1.0
     while open_ - refuted > _RESOLUTION:
         middle = (refuted + open_) / 2
-        if paths.possible(middle):
+        if paths.possible(middle * bins.target_seconds):
             open_ = middle
         else:
             refuted = middle

@@ -64,20 +64,22 @@ class ChainBound:
 def chain_bound(
     problem: Problem,
     relaxed: Relaxed,
+    target_seconds: float,
     low: IntArray,
     high: IntArray,
     out_of_time: Callable[[], bool],
 ) -> ChainBound:
-    """The bound for assignments with stages low..high [n]; `relaxed` in units of the target.
+    """The bound for assignments below the target with stages low..high [n].
 
     What is left to the boundaries narrows the windows, which raises prices, until that ends.
     """
     share, stage, losses = 0.0, None, range(len(_LOSSES))
+    work = relaxed.work / target_seconds
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
         if out_of_time():
             break
-        windows = windows_with_prices(problem, low, high, relaxed.unit_seconds)
-        found = _finest(problem, relaxed, windows, losses, out_of_time)
+        windows = windows_with_prices(problem, low, high, target_seconds)
+        found = _finest(problem, work, relaxed.slowdown, windows, losses, out_of_time)
         if found is None:
             break
         chain, finest = found
@@ -107,7 +109,8 @@ def _with_users(problem: Problem, root: IntArray, stage_of_root: IntArray) -> In
 
 def _finest(
     problem: Problem,
-    relaxed: Relaxed,
+    work: FloatArray,
+    slowdown: FloatArray,
     windows: Windows,
     losses: range,
     out_of_time: Callable[[], bool],
@@ -119,7 +122,7 @@ def _finest(
     """
 
     def tried(priced: Windows, loss: int) -> tuple[Joined, list[_Level]] | None:
-        graph = joined(problem, priced, relaxed.work, relaxed.slowdown, _LOSSES[loss])
+        graph = joined(problem, priced, work, slowdown, _LOSSES[loss])
         levels = _levels(graph, windows.low[graph.root], windows.high[graph.root])
         return None if levels is None else (graph, levels)
 
@@ -131,7 +134,7 @@ def _finest(
             finer = tried(priced, middle)
             found, few, many = (found, few, middle) if finer is None else (finer, middle, many)
         if found is not None:
-            return _Chain(*found, relaxed.slowdown), few
+            return _Chain(*found, slowdown), few
     return None
 
 

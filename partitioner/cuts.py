@@ -10,20 +10,28 @@ where layers repeat. Over them a minimum cut finds the least that any such prefi
     I | rest        v -> u     infinite, where u precedes v: a prefix has all before it
     s | t           h -> e     c_e      h the head, made first ...
                     e -> v     infinite ... paid once if any user v is outside
+
+Each is tiny, so many are solved as one flow: side by side, each behind a source of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray
-from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.arrays import BoolArray, sums
 
 _CAPACITY = 2**29
-"""Finite capacities sum to at most this; scipy's are 32-bit."""
+"""Finite capacities of one cut sum to at most this; scipy's are 32-bit."""
+_ENDLESS = 2 * _CAPACITY
 _MOST_FREE = 4000
+_CELLS, _MOST_AT_ONCE = 1_000_000, 200
+"""Cuts at once times clusters, and cuts at once."""
+_SINK, _FIRST = 1, 2
+"""Nodes: 0 is the source of all, then the sink, then a source for each cut."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +45,8 @@ class Pairs:
     head_first: BoolArray
     """Shape [m]: whether `first` is the head that the item's pairs share, else `second` is."""
 
-    def chosen(self, which: BoolArray) -> Pairs:
-        """The pairs where `which` holds."""
+    def chosen(self, which: BoolArray | IntArray | slice) -> Pairs:
+        """The pairs at `which`."""
         return Pairs(
             self.item[which], self.first[which], self.second[which], self.head_first[which]
         )
@@ -51,8 +59,6 @@ class Pairs:
 class Bin:
     """The prefixes of weight lo to hi: who must be in, who must be out, what may cross."""
 
-    lo: float
-    hi: float
     inside: BoolArray
     """Shape [n]: in every such prefix."""
     outside: BoolArray
@@ -65,57 +71,98 @@ class Bin:
         """Whether no prefix has such a weight."""
         return bool((self.inside & self.outside).any())
 
-    def may_cross(self, pairs: Pairs) -> Pairs:
-        """The pairs that some prefix of the bin separates."""
-        return pairs.chosen(~self.outside[pairs.first] & ~self.inside[pairs.second])
+    def may_cross(self, pairs: Pairs) -> BoolArray:
+        """Shape [m]: the pairs that some prefix of the bin separates."""
+        return ~self.outside[pairs.first] & ~self.inside[pairs.second]
 
 
-def least_crossing(place: Bin, pairs: Pairs, cost: FloatArray) -> float:
-    """The least cost [items] that a prefix of the bin makes cross, counting `pairs` alone.
+def least_crossings(asked: Sequence[tuple[Bin, Pairs]], cost: FloatArray) -> FloatArray:
+    """The least cost [items] that a prefix of each bin makes cross, counting its pairs alone.
 
     Each item is paid once however many of its pairs cross. Too low at worst: capacities are
     rounded down, and where very many clusters are free only what surely crosses is counted.
     """
-    if not len(pairs):
-        return 0.0
-    crosses = place.inside[pairs.first] & place.outside[pairs.second]
-    sure = np.zeros(len(cost), dtype=bool)
-    sure[pairs.item[crosses]] = True
-    certain = float(cost[sure].sum())
-    open_pairs = pairs.chosen(~sure[pairs.item] & (cost[pairs.item] > 0))
-    free = ~(place.inside | place.outside)
-    if not len(open_pairs) or np.count_nonzero(free) > _MOST_FREE:
+    if not asked:
+        return np.zeros(0)
+    n = max(1, len(asked[0][0].inside))
+    at_once = min(max(1, _CELLS // n), _MOST_AT_ONCE)
+    parts = [asked[at : at + at_once] for at in range(0, len(asked), at_once)]
+    return np.concatenate([_side_by_side(part, cost) for part in parts])
+
+
+def _side_by_side(asked: Sequence[tuple[Bin, Pairs]], cost: FloatArray) -> FloatArray:
+    """The cuts as one graph: cluster c of cut i is number i n + c, item e is i items + e."""
+    n, count = len(asked[0][0].inside), len(asked)
+    place, pairs = _union(asked, n, len(cost))
+    item, at = np.unique(pairs.item, return_inverse=True)
+    sure = np.zeros(len(item), dtype=bool)
+    sure[at[place.inside[pairs.first] & place.outside[pairs.second]]] = True
+    cut, price = np.divmod(item, max(1, len(cost)))
+    paid = cost[price]
+    certain = sums(cut[sure], paid[sure], count)
+    free = np.count_nonzero(~(place.inside | place.outside).reshape(count, n), axis=1)
+    counted = ~sure & (paid > 0) & (free[cut] <= _MOST_FREE)
+    in_all = sums(cut[counted], paid[counted], count)
+    if not in_all.any():
         return certain
-    return certain + _minimum_cut(place, open_pairs, cost)
+    scale = _CAPACITY / np.where(in_all > 0, in_all, 1.0)
+    capacity = np.floor(paid * scale[cut])
+    chosen = counted[at]
+    edges = place.edges[in_all[place.edges[:, 0] // n] > 0]
+    flow = _flows(
+        Bin(place.inside, place.outside, edges), pairs.chosen(chosen), capacity[at[chosen]], count
+    )
+    return certain + flow / scale
 
 
-def _minimum_cut(place: Bin, pairs: Pairs, cost: FloatArray) -> float:
-    from scipy.sparse import coo_array  # here, so that importing the package stays quick
+def _union(asked: Sequence[tuple[Bin, Pairs]], n: int, n_items: int) -> tuple[Bin, Pairs]:
+    """All of them as one bin and its pairs."""
+    cut = np.repeat(np.arange(len(asked)), [len(pairs) for _, pairs in asked])
+    place = Bin(
+        np.concatenate([place.inside for place, _ in asked]),
+        np.concatenate([place.outside for place, _ in asked]),
+        np.concatenate([place.edges + i * n for i, (place, _) in enumerate(asked)]),
+    )
+    pairs = Pairs(
+        np.concatenate([pairs.item for _, pairs in asked]) + cut * n_items,
+        np.concatenate([pairs.first for _, pairs in asked]) + cut * n,
+        np.concatenate([pairs.second for _, pairs in asked]) + cut * n,
+        np.concatenate([pairs.head_first for _, pairs in asked]),
+    )
+    return place, pairs
+
+
+def _flows(place: Bin, pairs: Pairs, capacity: FloatArray, count: int) -> FloatArray:
+    """The maximum flow through each of `count` cuts side by side; 0 where nothing is counted."""
+    from scipy.sparse import csr_array  # here, so that importing the package stays quick
     from scipy.sparse.csgraph import maximum_flow
 
+    n, later, earlier = len(place.inside) // count, place.edges[:, 1], place.edges[:, 0]
+    used = np.zeros(len(place.inside), dtype=bool)
+    for cluster in (pairs.first, pairs.second, later, earlier):
+        used[cluster] = True
+    node = np.where(place.inside, _FIRST + np.arange(len(used)) // n, _SINK)
+    free = np.flatnonzero(used & ~place.inside & ~place.outside)
+    node[free] = _FIRST + count + np.arange(len(free))
     items, item = np.unique(pairs.item, return_inverse=True)
-    clusters = np.unique(np.concatenate([pairs.first, pairs.second, place.edges.ravel()]))
-    node = np.full(len(place.inside), -1)
-    node[clusters] = 2 + np.arange(len(clusters))
-    node[place.inside], node[place.outside] = 0, 1
-    hub = 2 + len(clusters) + item
-    size = 2 + len(clusters) + len(items)
-    scale = _CAPACITY / cost[items].sum()
-    capacity = np.floor(cost[pairs.item] * scale)
-    first, second = node[pairs.first], node[pairs.second]
-    endless = np.full(len(pairs), 2 * _CAPACITY)
-    later, earlier = node[place.edges[:, 1]], node[place.edges[:, 0]]
-    always = np.full(len(later), 2 * _CAPACITY)
-    arcs = np.concatenate(
-        [
-            np.stack([first, hub, np.where(pairs.head_first, capacity, endless)], axis=1),
-            np.stack([hub, second, np.where(pairs.head_first, endless, capacity)], axis=1),
-            np.stack([later, earlier, always], axis=1),
-        ]
-    ).astype(np.int64)
-    key, at = np.unique(arcs[:, 0] * size + arcs[:, 1], return_index=True)
-    graph = coo_array(
-        (arcs[at, 2].astype(np.int32), (key // size, key % size)), shape=(size, size)
-    ).tocsr()
-    flow = int(maximum_flow(graph, 0, 1).flow_value)
-    return flow / float(scale)
+    hub = _FIRST + count + len(free) + item
+    size = _FIRST + count + len(free) + len(items)
+    arcs = [
+        (np.zeros(count), _FIRST + np.arange(count), np.full(count, _ENDLESS)),
+        (node[pairs.first], hub, np.where(pairs.head_first, capacity, _ENDLESS)),
+        (hub, node[pairs.second], np.where(pairs.head_first, _ENDLESS, capacity)),
+        (node[later], node[earlier], np.full(len(later), _ENDLESS)),
+    ]
+    source, target, most = (
+        np.concatenate(ends).astype(np.int64) for ends in zip(*arcs, strict=True)
+    )
+    key, at = np.unique(source * size + target, return_index=True)
+    row, column = np.divmod(key, size)
+    starts = np.searchsorted(row, np.arange(size + 1))
+    ordered = (most[at], column, starts)
+    graph = csr_array(tuple(each.astype(np.int32) for each in ordered), shape=(size, size))
+    flow = maximum_flow(graph, 0, _SINK).flow
+    sent = slice(flow.indptr[0], flow.indptr[1])
+    through = np.zeros(size)
+    through[flow.indices[sent]] = flow.data[sent]
+    return through[_FIRST : _FIRST + count]

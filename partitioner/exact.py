@@ -46,7 +46,9 @@ def close_gap(search: Search, effort: float, gap: float = 0.0) -> None:
     problem, target = search.problem, _upper(search) / (1 + gap)
     bound = search.bound
     if bound is None or bound.target_seconds < target:
-        bound = lower_bound(problem, _upper(search), gap, search.out_of_time, known=search.known)
+        bound = lower_bound(
+            problem, _upper(search), gap, search.out_of_time, crossings=search.crossings
+        )
     if search.feasible:
         search.raise_bound(bound.seconds)
     low, high = narrowed(problem, bound.low, bound.high)
@@ -65,7 +67,9 @@ def nothing_fits(search: Search) -> bool:
     """Whether the bound, counting what each stage surely holds, proves that nothing fits."""
     if not np.isfinite(search.problem.memory_limit_bytes).any():
         return False
-    bound = lower_bound(search.problem, _upper(search), 0.0, search.out_of_time, known=search.known)
+    bound = lower_bound(
+        search.problem, _upper(search), 0.0, search.out_of_time, crossings=search.crossings
+    )
     search.proved_infeasible |= bool((bound.low > bound.high).any())
     return search.proved_infeasible
 

@@ -25,17 +25,16 @@ from stagecut.partitioner.cuts import Pairs
 
 _MEMORY_SLACK = 1 + 1e-9
 _MOST_RAISABLE, _WORTH_RAISING = 256, 1e-3
-"""Values whose prices may be raised at most, and the share of the unit it must come to."""
+"""Values whose prices may be raised at most, and the share of a mean stage it must come to."""
 _MOST_PRICES = 3
 """Where links differ by more, every item has its least cost everywhere."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxed:
-    """A relaxed problem, in units of a given number of seconds."""
+    """A relaxed problem; times are in seconds."""
 
     n_stages: int
-    unit_seconds: float
     edges: IntArray
     """Shape [e, 2], each once."""
     work: FloatArray
@@ -83,16 +82,15 @@ class Memory:
         return over
 
 
-def relax(problem: Problem, unit_seconds: float) -> Relaxed:
-    """The relaxation of `problem` in units of `unit_seconds`."""
+def relax(problem: Problem) -> Relaxed:
+    """The relaxation of `problem`."""
     edges = np.unique(problem.edges, axis=0)
-    seconds = (problem.forward_seconds + problem.backward_seconds) / unit_seconds
+    seconds = problem.forward_seconds + problem.backward_seconds
     work = seconds[np.unique(problem.device_kind)].min(axis=0)
     counted = work > 0
     ratio = (seconds[:, counted] / work[counted]).min(axis=1, initial=np.inf)
     slowdown = np.where(np.isfinite(ratio), ratio, 1.0)[problem.device_kind]
     costs, price = np.unique(_cheapest_trips(problem), axis=0, return_inverse=True)
-    costs /= unit_seconds
     if len(costs) > _MOST_PRICES:
         costs, price = costs.min(axis=0)[None], np.zeros_like(price)
     price = price.reshape(2, problem.n_stages)
@@ -100,7 +98,6 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
     memory = _memory(problem) if np.isfinite(problem.memory_limit_bytes).any() else None
     return Relaxed(
         problem.n_stages,
-        unit_seconds,
         edges,
         work,
         slowdown,
@@ -109,12 +106,12 @@ def relax(problem: Problem, unit_seconds: float) -> Relaxed:
         price[1],
         entering,
         leaving,
-        _raisable(problem, unit_seconds),
+        _raisable(problem, float(work.sum()) / problem.n_stages),
         memory,
     )
 
 
-def _raisable(problem: Problem, unit_seconds: float) -> IntArray:
+def _raisable(problem: Problem, mean_seconds: float) -> IntArray:
     """The values that a stage may pay most for beyond the cheapest trip: far, or to many stages."""
     cheapest, dearest = np.full(len(problem.values), np.inf), np.zeros(len(problem.values))
     for link in _distinct_links(problem):
@@ -122,9 +119,9 @@ def _raisable(problem: Problem, unit_seconds: float) -> IntArray:
         np.minimum(cheapest, trip, out=cheapest)
         np.maximum(dearest, trip, out=dearest)
     trips = np.minimum(np.diff(problem.values.offsets) - 1, problem.n_stages - 1)
-    raised = np.where(trips > 1, dearest * trips - cheapest, 0.0) / unit_seconds
+    raised = np.where(trips > 1, dearest * trips - cheapest, 0.0)
     most = np.argsort(-raised, kind="stable")[:_MOST_RAISABLE]
-    return np.sort(most[raised[most] > _WORTH_RAISING])
+    return np.sort(most[raised[most] > _WORTH_RAISING * mean_seconds])
 
 
 def _memory(problem: Problem) -> Memory:

@@ -11,8 +11,8 @@ import numpy as np
 
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution, Trial
-from stagecut.partitioner.bins import Known
 from stagecut.partitioner.bound import Bound
+from stagecut.partitioner.crossings import Crossings
 from stagecut.partitioner.evaluate import evaluate, score
 
 PROVED = 1e-6
@@ -44,8 +44,7 @@ class Search:
         self.proved_infeasible = False
         self.bound: Bound | None = None
         """The bound last computed, while its incumbent stands."""
-        self.known: Known = {}
-        """Kept from one bound to the next."""
+        self._crossings: Crossings | None = None
         self._incumbent: Assignment | None = None
         self._score = _WORST
         self._method = ""
@@ -120,6 +119,13 @@ class Search:
         """Credits the trial with the incumbent, which it proved or could not improve."""
         if self._score < self._trial_score:
             self._trial_score, self._trial_note = self._score, note
+
+    @property
+    def crossings(self) -> Crossings:
+        """What the bounds find, kept from one to the next."""
+        if self._crossings is None:
+            self._crossings = Crossings(self.problem)
+        return self._crossings
 
     @property
     def feasible(self) -> bool:

@@ -154,8 +154,8 @@ def _bound(search: Search) -> None:
 
 
 def _look(search: Search, aim: float, most_bins: int) -> None:
-    upper, known = search.bottleneck_seconds, search.known
-    search.bound = lower_bound(search.problem, upper, aim, search.out_of_time, most_bins, known)
+    upper, crossings = search.bottleneck_seconds, search.crossings
+    search.bound = lower_bound(search.problem, upper, aim, search.out_of_time, most_bins, crossings)
     search.raise_bound(search.bound.seconds)
 
 

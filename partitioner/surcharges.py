@@ -19,7 +19,7 @@ from stagecut.partitioner.relaxed import Relaxed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surcharges:
-    """By stage and value, shape [k, raisable] each, in units of the target; 0 or more."""
+    """By stage and value, shape [k, raisable] each, in seconds; 0 or more."""
 
     entering: FloatArray
     """For a value made in an earlier stage."""
@@ -29,7 +29,7 @@ class Surcharges:
 
 def surcharges(problem: Problem, relaxed: Relaxed, low: IntArray, high: IntArray) -> Surcharges:
     """What is paid for `relaxed.raisable` where cluster c is in stages low[c]..high[c]."""
-    paid = windows_with_prices(problem, low, high, relaxed.unit_seconds).paid
+    paid = windows_with_prices(problem, low, high, 1.0).paid
     charged = relaxed.costs[:, relaxed.raisable]
     return Surcharges(
         np.maximum(paid.entering[:, relaxed.raisable] - charged[relaxed.entering_price], 0.0),

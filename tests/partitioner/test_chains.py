@@ -18,7 +18,7 @@ from tests.partitioner.problems import problem, random_problem
 
 
 def bound(p, low, high, target):
-    return chain_bound(p, relax(p, target), low, high, lambda: False)
+    return chain_bound(p, relax(p), target, low, high, lambda: False)
 
 
 @pytest.mark.parametrize("most_loss", [0.0, 0.2, 5.0])

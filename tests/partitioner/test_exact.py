@@ -93,7 +93,7 @@ def test_windows_raise_what_surely_crosses(monkeypatch):
     p = problem(4, [0.5] * 80, edges, [((0, *range(1, 80)), 1.0)], link_seconds_per_byte=links)
     best = solve(p, "dp").evaluation.bottleneck_seconds
     monkeypatch.setattr(
-        bounds, "chain_bound", lambda p, r, low, high, *_: ChainBound(0.0, low, high)
+        bounds, "chain_bound", lambda p, r, target, low, high, *_: ChainBound(0.0, low, high)
     )
     raised = lower_bound(p, best, 0.05, lambda: False).seconds
     monkeypatch.setattr(relaxed, "_MOST_RAISABLE", 0)
