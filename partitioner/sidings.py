@@ -98,12 +98,16 @@ class _Sides:
         slowdown: FloatArray,
         most_loss: float,
     ) -> None:
-        self.problem, self.windows, self.slowdown = problem, windows, slowdown
-        self.most_loss = most_loss
+        self.slowdown, self.most_loss = slowdown, most_loss
+        self._entering = np.ascontiguousarray(windows.paid.entering.T)
+        self._leaving = np.ascontiguousarray(windows.paid.leaving.T)
+        self._most_saved = (self._entering / slowdown).max(axis=1).tolist()
+        self._low, self._high = windows.low.tolist(), windows.high.tolist()
         self.root = list(range(problem.n))
         self.counted = work.copy()
         self.credit = np.zeros((problem.n_stages + 1, problem.n))
-        self._taken, self._made = _ends(problem)
+        self._ends = [problem.values[value].tolist() for value in range(len(problem.values))]
+        self._taken, self._made = _taken_and_made(self._ends, problem.n)
         self._users: list[set[int]] = [set() for _ in range(problem.n)]
         self._before: list[list[int]] = [[] for _ in range(problem.n)]
         for a, b in problem.edges.tolist():
@@ -124,18 +128,18 @@ class _Sides:
 
     def _join(self, u: int, v: int) -> None:
         """Moves u into the stage of v, if that loses little enough."""
-        windows, made, taken = self.windows, self._used_values(u), self._taken[u]
+        made, taken, work = self._used_values(u), self._taken[u], float(self.counted[u])
+        if work - sum(self._most_saved[value] for value in made) > self.most_loss:
+            return
         if any(self._roots(value) != {v} for value in made):
             return
-        first, last = int(windows.low[u]), int(windows.high[v])
-        before = slice(first, min(int(windows.high[u]), last - 1) + 1)
-        after = slice(max(int(windows.low[v]), first + 1), last + 1)
-        leaving, entering = windows.paid.leaving[before], windows.paid.entering[after]
-        work = float(self.counted[u])
-        ahead = work + _total(leaving, made) - self._newly_leaving(u, before)
-        saved = (_total(entering, made) - _total(entering, taken)) / self.slowdown[after]
-        counts_for = min(float(saved.min(initial=np.inf)), work)
-        if (ahead >= 0).all() and work - counts_for <= self.most_loss:
+        first, last = self._low[u], self._high[v]
+        before = slice(first, min(self._high[u], last - 1) + 1)
+        after = slice(max(self._low[v], first + 1), last + 1)
+        ahead = work + _total(self._leaving, made, before) - self._newly_leaving(u, before)
+        saved = _total(self._entering, made, after) - _total(self._entering, taken, after)
+        counts_for = min(float((saved / self.slowdown[after]).min(initial=np.inf)), work)
+        if work - counts_for <= self.most_loss and (ahead >= 0).all():
             self.root[u] = v
             self.counted[v] += counts_for
             self.credit[first + 1 :, v] += min(work - counts_for, float(ahead.min(initial=np.inf)))
@@ -145,22 +149,23 @@ class _Sides:
 
         Nothing where another user surely comes later: then they leave in any case.
         """
-        low, high = self.windows.low, self.windows.high
-        total = np.zeros(stages.stop - stages.start)
+        total = np.zeros(max(0, stages.stop - stages.start))
         for value in self._taken[u]:
-            head, *users = self.problem.values[value].tolist()
-            others = [int(low[c]) for c in users if c != u and self.root[c] != _LEFT_OUT]
-            first = max([stages.start, int(low[head]), *others])
-            for stage in range(first, min(stages.stop, int(high[head]) + 1)):
-                total[stage - stages.start] += self.windows.paid.leaving[stage, value]
+            head, *users = self._ends[value]
+            others = [self._low[c] for c in users if c != u and self.root[c] != _LEFT_OUT]
+            first = max([stages.start, self._low[head], *others])
+            stop = min(stages.stop, self._high[head] + 1)
+            if first < stop:
+                begin, end = first - stages.start, stop - stages.start
+                total[begin:end] += self._leaving[value, first:stop]
         return total
 
     def _leave_out(self, u: int) -> None:
         """Drops u, if it may run well before its users and costs little enough."""
-        users, first = self._users[u], int(self.windows.low[u])
-        costs = self.windows.paid.leaving[:, self._used_values(u)].sum(axis=1)
+        users, first = self._users[u], self._low[u]
+        costs = _total(self._leaving, self._used_values(u), slice(None))
         loss = max(float(self.counted[u]), float(costs.max(initial=0.0)))
-        well_before = first + 1 < min(int(self.windows.low[b]) for b in users)
+        well_before = first + 1 < min(self._low[b] for b in users)
         if not well_before or loss > self.most_loss:
             return
         self.credit[first + 1 :, self.root[min(users)]] += self.counted[u]
@@ -173,22 +178,22 @@ class _Sides:
         return [value for value in self._made[u] if self._roots(value)]
 
     def _roots(self, value: int) -> set[int]:
-        users = self.problem.values[value].tolist()[1:]
-        return {self.root[c] for c in users} - {_LEFT_OUT}
+        return {self.root[c] for c in self._ends[value][1:]} - {_LEFT_OUT}
 
 
-def _total(price: FloatArray, values: list[int]) -> FloatArray:
-    """Shape [stages]: the sum of the prices of the values."""
-    total: FloatArray = price[:, values].sum(axis=1)
+def _total(price: FloatArray, values: list[int], stages: slice) -> FloatArray:
+    """Shape [stages]: the sum of the prices [v, k] of the values."""
+    total = np.zeros(price.shape[1])[stages]
+    for value in values:
+        total += price[value, stages]
     return total
 
 
-def _ends(problem: Problem) -> tuple[list[list[int]], list[list[int]]]:
+def _taken_and_made(ends: list[list[int]], n: int) -> tuple[list[list[int]], list[list[int]]]:
     """The values that each cluster takes, and those that it makes."""
-    taken: list[list[int]] = [[] for _ in range(problem.n)]
-    made: list[list[int]] = [[] for _ in range(problem.n)]
-    for value in range(len(problem.values)):
-        head, *users = problem.values[value].tolist()
+    taken: list[list[int]] = [[] for _ in range(n)]
+    made: list[list[int]] = [[] for _ in range(n)]
+    for value, (head, *users) in enumerate(ends):
         made[head].append(value)
         for user in users:
             taken[user].append(value)
