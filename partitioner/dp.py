@@ -9,9 +9,9 @@ O(k q^2) in numpy. Exact for the order, its candidates and the send rule "once" 
 pays for a value then depends on its stage alone; under "per_consumer" the score counts the rest).
 Where links differ, a stage is charged its links with its neighbours. Long orders start from the
 narrowest boundary in each of 200 slices of equal work. That cut's bottleneck U leaves boundary s
-only where the work before it is at most s U and the work after it at most (k - s) U, and stage s
-only the block of T_s between two such windows. Where the blocks are small, all boundaries in the
-windows are tried; else those of 1000 slices, and then those around the cuts.
+only where the work before it is at most s U and the work after it at most (k - s) U, and of T_s
+only intervals whose work is at most U. Where those are few, all boundaries are tried; else those of
+1000 slices, and then those around the cuts.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from functools import partial
 
 import numpy as np
 
-from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
+from stagecut.ir.problem import IntArray, Problem, Relief
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.evaluate import evaluate, score
 from stagecut.partitioner.expected import Expected
 from stagecut.partitioner.intervals import LinearOrder
-from stagecut.partitioner.stage_costs import SLACK, MissingBytes, Relieved, StageCosts
+from stagecut.partitioner.stage_costs import MissingBytes, Relieved, StageCosts
+from stagecut.partitioner.sweep import best_boundaries
 
 _FEW, _MANY = 200, 1000
 """Candidate boundaries of the first and second pass; all of them where there are no more."""
 _CELLS = 4_000_000
-"""All boundaries are tried where the stages' blocks of the matrices have no more entries."""
+"""All boundaries are tried where the matrices have no more entries that may be good enough."""
 _RECOUNTS, _CLOSE = 4, 1.001
 """Cuts again where the score is above the programme's figure by this factor."""
-_SHARED = 2
-"""Matrices that stages share cost about this many times as much as one."""
+_ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,18 +66,19 @@ class Cut:
 def cut_order(problem: Problem, order: IntArray, upper: float = np.inf) -> Assignment | None:
     """The best contiguous cut of `order` within memory and pins.
 
-    None if there is none, or none with a bottleneck of at most `upper` seconds: far quicker to find
-    where `upper` is close to the best.
+    None if there is none, or none with a bottleneck of at most `upper` seconds before every
+    consumer is counted: far quicker to find where `upper` is close to the best.
     """
     line = LinearOrder.of(problem, order)
     cut = _best_cut(line, StageCosts, upper=upper)
-    return _as_scored(line, cut) if cut else None
+    return _as_scored(line, cut, upper) if cut else None
 
 
-def _as_scored(line: LinearOrder, cut: Cut) -> Assignment:
+def _as_scored(line: LinearOrder, cut: Cut, upper: float) -> Assignment:
     """The cut, or a better one found by pricing transfers as the cut before made them.
 
-    Only where the score is worse than the programme's figure, since that did not count all.
+    Only where the score is worse than the programme's figure, since that did not count all, and
+    only for cuts whose figure is within `upper` and the best score.
     """
     problem, best = line.problem, cut.assignment(line.order)
     reached = evaluate(problem, best)
@@ -87,7 +88,8 @@ def _as_scored(line: LinearOrder, cut: Cut) -> Assignment:
         if cut.bottleneck * _CLOSE >= reached.bottleneck_seconds:
             break
         stages = np.repeat(np.arange(problem.n_stages), np.diff(cut.boundaries))
-        again = _best_cut(line, partial(Expected, expected=stages))
+        good = min(upper, reached.bottleneck_seconds) * _ROUNDING
+        again = _best_cut(line, partial(Expected, expected=stages), upper=good)
         if again is None:
             break
         cut, candidate = again, again.assignment(line.order)
@@ -136,7 +138,7 @@ def _best_cut(
     if n < many:
         return _better(_solve(costs(line, np.arange(n + 1)), upper), best)
     every = costs(line, np.arange(n + 1)) if fine else None
-    if every and every.in_blocks(every.spans(upper), _CELLS):
+    if every and every.entries(upper) <= _CELLS:
         return _better(_solve(every, upper), best)
     best = _better(_solve(costs(line, _candidates(line, many)), upper), best)
     if best is None or not fine:
@@ -157,35 +159,11 @@ def _better(cut: Cut | None, best: Cut | None) -> Cut | None:
 
 def _solve(costs: StageCosts, upper: float = np.inf) -> Cut | None:
     """The least bottleneck, then the least total; None if that bottleneck is above `upper`."""
-    spans = costs.spans(upper)
-    if spans is None:
+    found = best_boundaries(costs, upper)
+    if found is None:
         return None
-    costs.in_blocks(spans, len(costs.candidates) ** 2 * _SHARED)
-    allowed = [
-        costs.allowed(stage, spans[stage + 1], spans[stage])
-        for stage in range(costs.problem.n_stages)
-    ]
-    bottleneck = _least_bottleneck(allowed)
-    if not np.isfinite(bottleneck) or bottleneck > upper * SLACK:
-        return None
-    total, choices = np.zeros(1), []
-    for cost in allowed:
-        cost[cost > bottleneck * SLACK] = np.inf
-        cost += total
-        choices.append(cost.argmin(axis=1))
-        total = cost[np.arange(len(cost)), choices[-1]]
-    at, boundaries = 0, [spans[-1].start]
-    for choice, span in zip(reversed(choices), reversed(spans[:-1]), strict=True):
-        at = int(choice[at])
-        boundaries.append(span.start + at)
-    return Cut(costs.candidates[boundaries[::-1]], bottleneck, float(total[0]))
-
-
-def _least_bottleneck(allowed: list[FloatArray]) -> float:
-    best = np.zeros(1)
-    for cost in allowed:
-        best = np.maximum(cost, best).min(axis=1)
-    return float(best[0])
+    boundaries, bottleneck, total = found
+    return Cut(costs.candidates[boundaries], bottleneck, total)
 
 
 def _candidates(line: LinearOrder, most: int) -> IntArray:

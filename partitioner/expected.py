@@ -12,8 +12,6 @@ which is what the score counts for the known cut itself, and nearly so for those
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray
@@ -36,34 +34,25 @@ class Expected(StageCosts):
         at = position[values.members]
         self._ahead = line.producer == line.values.first
         used = (at > line.producer[value]) & self._ahead[value]
-        by_stage = np.lexsort((at[used], value[used]))
-        self._value, self._until = value[used][by_stage], at[used][by_stage]
-        self._stage = expected[self._until]
+        value, at = value[used], at[used]
+        by_producer = np.lexsort((at, value, line.producer[value]))
+        self._value, until = value[by_producer], at[by_producer]
+        self._stage = expected[until]
         self._from = expected[line.producer]
-
-    def in_blocks(self, spans: Sequence[slice] | None, most: int) -> bool:
-        """As for any costs; but what stages do not share is never computed in whole."""
-        few = super().in_blocks(spans, most)
-        self._apart = spans is not None
-        return few
+        self._made = np.searchsorted(candidates, line.producer[self._value], side="right")
+        self._until = np.searchsorted(candidates, until, side="right")
 
     def load(self, stage: int, ends: slice, starts: slice) -> FloatArray:
-        """Shape [ends, starts]: T_s[j, i] for stage position `stage`; read only."""
-
-        def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
-            return (self._expected_load(stage, ends, starts),)
-
-        (load,) = self._block((stage,), ends, starts, computed)
-        return load
-
-    def _expected_load(self, stage: int, ends: IntArray, starts: IntArray) -> FloatArray:
-        arriving, leaving = self._neighbourly(stage)
-        arriving = np.where(self._ahead & (self._from < stage), self._received(stage), arriving)
-        behind = np.where(self._ahead, 0.0, leaving)
-        grid = self._transfers(arriving, behind, ends, starts)
+        """Shape [ends, starts]: T_s[j, i] for stage position `stage`."""
+        grid = self._transfers((stage,), self._neighbourly(stage), ends, starts)
         if stage + 1 < self.problem.n_stages:
             self._send(grid, stage)
-        return self._with_compute(int(self.problem.device_kind[stage]), grid, ends, starts)
+        return self._with_compute(stage, grid, ends, starts)
+
+    def _neighbourly(self, stage: int) -> tuple[FloatArray, FloatArray]:
+        arriving, leaving = super()._neighbourly(stage)
+        arriving = np.where(self._ahead & (self._from < stage), self._received(stage), arriving)
+        return arriving, np.where(self._ahead, 0.0, leaving)
 
     def _received(self, stage: int) -> FloatArray:
         """Shape [v]: the round trip between the stage and the producers' expected ones."""
@@ -74,9 +63,13 @@ class Expected(StageCosts):
 
     def _send(self, grid: Grid, stage: int) -> None:
         """Every expected stage of consumers after an interval with the producer is sent to once."""
-        to = np.maximum(self._stage, stage + 1)
+        near = grid.reached(self._made)
+        made, value = self._made[near], self._value[near]
+        to = np.maximum(self._stage[near], stage + 1)
         last = np.ones(len(to), dtype=bool)
-        last[:-1] = (to[1:] != to[:-1]) | (self._value[1:] != self._value[:-1])
-        value, to = self._value[last], to[last]
+        last[:-1] = (to[1:] != to[:-1]) | (value[1:] != value[:-1])
+        made, until, value, to = made[last], self._until[near][last], value[last], to[last]
         there, back = transfer_seconds(self.problem, value, np.full_like(value, stage), to)
-        grid.holds_until(self.line.producer[value], self._until[last], there + back)
+        none, seconds = np.zeros_like(made), there + back
+        grid.add(made, none, made, seconds)
+        grid.add(until, none, made, -seconds)

@@ -19,6 +19,7 @@ so all q^2 costs take O(members + q^2); a part of them takes its own size and it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,65 +111,101 @@ class LinearOrder:
         return np.cumsum(opens - closes)[: n + 1]
 
 
-class Grid:
-    """Adds up rectangles over the intervals of one order that end and start at given boundaries."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rectangles:
+    """Sets of intervals between candidate boundaries, in which amounts are added up.
 
-    def __init__(self, ends: IntArray, starts: IntArray) -> None:
-        """An empty grid over ascending `ends` and ascending `starts`."""
+    Rectangle m: the intervals that end at candidate row[m] or later and start at low[m] or later,
+    before high[m]. None starts after its row.
+    """
+
+    item: IntArray
+    """Shape [m]: which amount counts in it."""
+    row: IntArray
+    """Shape [m]: ascending."""
+    low: IntArray
+    high: IntArray
+
+    @staticmethod
+    def touched(spans: Spans, candidates: IntArray) -> Rectangles:
+        """The intervals that have a member of an item."""
+        return _rectangles(candidates, spans.item, spans.position, spans.previous, spans.position)
+
+    @staticmethod
+    def contained(spans: Spans, candidates: IntArray) -> Rectangles:
+        """The intervals that have all members of an item."""
+        item = spans.by_last
+        first, last = spans.first[item], spans.last[item]
+        return _rectangles(candidates, item, last, np.full_like(first, -1), first)
+
+    @staticmethod
+    def holding(position: IntArray, candidates: IntArray) -> Rectangles:
+        """The intervals that have position [items]."""
+        item, none = np.arange(len(position)), np.full_like(position, -1)
+        return _rectangles(candidates, item, position, none, position)
+
+    @staticmethod
+    def all_of(parts: Sequence[Rectangles], counts: Sequence[int]) -> Rectangles:
+        """All of `parts`, whose amounts, `counts` of them, come one after another."""
+        shifts = np.cumsum([0, *counts[:-1]]).tolist()
+        item = np.concatenate([p.item + by for p, by in zip(parts, shifts, strict=True)])
+        row, low, high = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("row", "low", "high")
+        )
+        by_row = np.argsort(row, kind="stable")
+        return Rectangles(item[by_row], row[by_row], low[by_row], high[by_row])
+
+    def add_to(self, grid: Grid, amount: FloatArray) -> None:
+        """Adds amount [items] to the intervals of each item's rectangles."""
+        near = grid.reached(self.row)
+        grid.add(self.row[near], self.low[near], self.high[near], amount[self.item[near]])
+
+
+def _rectangles(
+    candidates: IntArray, item: IntArray, last: IntArray, after: IntArray, until: IntArray
+) -> Rectangles:
+    """Those of intervals that end after last and start in after + 1 .. until, by position."""
+    row, low, high = (np.searchsorted(candidates, at, side="right") for at in (last, after, until))
+    kept = np.flatnonzero((low < high) & (row < len(candidates)))
+    kept = kept[np.argsort(row[kept], kind="stable")]
+    return Rectangles(item[kept], row[kept], low[kept], high[kept])
+
+
+class Grid:
+    """Adds up rectangles over a block of the intervals: those that end and start there."""
+
+    def __init__(self, ends: slice, starts: slice) -> None:
+        """An empty grid over those candidates."""
         self._ends, self._starts = ends, starts
         self._corners: list[IntArray] = []
         self._amounts: list[FloatArray] = []
 
-    def touched(self, spans: Spans, amount: FloatArray) -> None:
-        """Adds amount [items] to every interval that has a member of the item."""
-        near = self._reached(spans.position)
-        position = spans.position[near]
-        self._add(position, spans.previous[near] + 1, position + 1, amount[spans.item[near]])
+    def reached(self, row: IntArray) -> slice:
+        """The part of rectangles by ascending row that the block may have a share of."""
+        low, high = row.searchsorted((self._starts.start + 1, self._ends.stop))
+        return slice(int(low), int(high))
 
-    def contained(self, spans: Spans, amount: FloatArray) -> None:
-        """Adds amount [items] to every interval that has all members of the item."""
-        item = spans.by_last[self._reached(spans.last[spans.by_last])]
-        first = spans.first[item]
-        self._add(spans.last[item], np.zeros_like(first), first + 1, amount[item])
-
-    def holds(self, position: IntArray, amount: FloatArray) -> None:
-        """Adds amount [items] to every interval that has the item's one position."""
-        near = np.flatnonzero((position >= self._starts[0]) & (position < self._ends[-1]))
-        position = position[near]
-        self._add(position, np.zeros_like(position), position + 1, amount[near])
-
-    def holds_until(self, position: IntArray, until: IntArray, amount: FloatArray) -> None:
-        """Adds amount [m] to every interval that has position [m] and ends before until [m]."""
-        near = np.flatnonzero((position >= self._starts[0]) & (position < self._ends[-1]))
-        position, until, amount = position[near], until[near], amount[near]
-        none = np.zeros_like(position)
-        self._add(position, none, position + 1, amount)
-        self._add(until, none, position + 1, -amount)
+    def add(self, row: IntArray, low: IntArray, high: IntArray, amount: FloatArray) -> None:
+        """Adds amount [m] to the intervals that end from row on and start in low .. high - 1."""
+        width = self._starts.stop - self._starts.start + 1
+        low = np.maximum(low - self._starts.start, 0)
+        high = np.minimum(high - self._starts.start, width - 1)
+        kept = np.flatnonzero((low < high) & (amount != 0) & (row < self._ends.stop))
+        base, amount = np.maximum(row[kept] - self._ends.start, 0) * width, amount[kept]
+        self._corners += [base + low[kept], base + high[kept]]
+        self._amounts += [amount, -amount]
 
     def sum(self) -> FloatArray:
         """Shape [ends, starts]: the totals C[j, i]; entries with end <= start mean nothing."""
-        rows, columns = len(self._ends), len(self._starts) + 1
+        rows = self._ends.stop - self._ends.start
+        columns = self._starts.stop - self._starts.start + 1
         corners = np.concatenate([*self._corners, np.zeros(0, dtype=np.int64)])
         amounts = np.concatenate([*self._amounts, np.zeros(0)])
         cells = sums(corners, amounts, rows * columns).reshape(rows, columns)
         np.cumsum(cells, axis=0, out=cells)
         np.cumsum(cells, axis=1, out=cells)
-        return np.ascontiguousarray(cells[:, :-1])
-
-    def _reached(self, position: IntArray) -> slice:
-        """The part of ascending positions that some interval of the grid has."""
-        low, high = np.searchsorted(position, [self._starts[0], self._ends[-1]])
-        return slice(int(low), int(high))
-
-    def _add(self, last: IntArray, low: IntArray, high: IntArray, amount: FloatArray) -> None:
-        """Adds to intervals that end after `last` and start from `low` on, before `high`."""
-        row = np.searchsorted(self._ends, last, side="right")
-        low, high = np.searchsorted(self._starts, low), np.searchsorted(self._starts, high)
-        kept = (low < high) & (row < len(self._ends)) & (amount != 0)
-        row, low, high, amount = row[kept], low[kept], high[kept], amount[kept]
-        width = len(self._starts) + 1
-        self._corners += [row * width + low, row * width + high]
-        self._amounts += [amount, -amount]
+        return cells[:, :-1]
 
 
 def range_maximum(figure: FloatArray, ends: IntArray, starts: IntArray) -> FloatArray:

@@ -5,15 +5,15 @@ Legend:  q candidate boundaries, k stages; T_s[j, i] load of stage s between bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
-from stagecut.partitioner.intervals import Grid, LinearOrder, range_maximum
+from stagecut.partitioner.intervals import Grid, LinearOrder, Rectangles, range_maximum
 
 SLACK = 1 + 1e-12
 """By which sums of seconds may differ that are equal."""
@@ -23,13 +23,37 @@ class StageCosts:
     """Load and memory of every interval between candidate boundaries, for each stage position."""
 
     def __init__(self, line: LinearOrder, candidates: IntArray) -> None:
-        """Reads `line` at ascending `candidates`; each distinct matrix is computed once."""
+        """Reads `line` at ascending `candidates`."""
         self.line = line
         self.problem = line.problem
         self.candidates = candidates
-        self._apart = False
-        self._blocks: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
+        self.apart = True
+        """Whether blocks are computed stage by stage, or in whole for all stages alike."""
+        self._whole: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
         self._trips: dict[tuple[float, ...], FloatArray] = {}
+        self._amounts: dict[tuple[object, ...], FloatArray] = {}
+        kinds = np.unique(line.problem.device_kind).tolist()
+        self._work = {kind: line.seconds(kind)[candidates] for kind in kinds}
+
+    @cached_property
+    def _paid(self) -> Rectangles:
+        """Where intervals pay the amounts that `_transfers` lists."""
+        line, problem, at = self.line, self.problem, self.candidates
+        v, w = len(problem.values), len(problem.weights)
+        parts = (
+            Rectangles.touched(line.values, at),
+            Rectangles.holding(line.producer, at),
+            Rectangles.contained(line.values, at),
+            Rectangles.touched(line.weights, at),
+            Rectangles.contained(line.weights, at),
+        )
+        return Rectangles.all_of(parts, (v, v, v, w, w))
+
+    @cached_property
+    def _held(self) -> tuple[Rectangles, Rectangles]:
+        """Intervals that need each weight, and each saved storage."""
+        line, at = self.line, self.candidates
+        return Rectangles.touched(line.weights, at), Rectangles.touched(line.saved, at)
 
     def spans(self, upper: float) -> list[slice] | None:
         """For each boundary, k + 1 of them, the candidates it may be at; None if one has none."""
@@ -38,28 +62,32 @@ class StageCosts:
             opened &= self.within(upper)
         if not opened.any(axis=1).all():
             return None
-        return [_span(row) for row in opened]
+        return [span(row) for row in opened]
 
-    def in_blocks(self, spans: Sequence[slice] | None, most: int) -> bool:
-        """Whether what each stage needs of the matrices is `most` entries at most, all together.
+    def entries(self, upper: float) -> float:
+        """Of the matrices that stages may have below `upper`; infinity where they have no cut."""
+        spans, asked = self.spans(upper), 0
+        for stage, starts in enumerate(spans[:-1] if spans else ()):
+            least = self.least_seconds(stage)
+            latest = np.searchsorted(least, least[starts] + upper, side="right")
+            asked += int((latest - np.arange(starts.start, starts.stop)).sum())
+        return asked if spans else np.inf
 
-        It is then computed stage by stage, and in whole for all alike otherwise.
-        """
-        sizes = [span.stop - span.start for span in spans or ()]
-        self._apart = sum(a * b for a, b in pairwise(sizes)) <= most
-        return self._apart
+    def least_seconds(self, stage: int) -> FloatArray:
+        """Shape [q], ascending: an interval costs the stage its ends' difference or more."""
+        return self._work[int(self.problem.device_kind[stage])]
 
     def load(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """Shape [ends, starts]: T_s[j, i] for stage position `stage`; read only."""
         before, after = _neighbours(self.problem, stage)
         links = _link(self.problem, before, stage), _link(self.problem, stage, after)
-        kind = int(self.problem.device_kind[stage])
+        key = (int(self.problem.device_kind[stage]), *links)
 
-        def computed(ends: IntArray, starts: IntArray) -> tuple[FloatArray, ...]:
-            grid = self._transfers(*self._neighbourly(stage), ends, starts)
-            return (self._with_compute(kind, grid, ends, starts),)
+        def computed(ends: slice, starts: slice) -> tuple[FloatArray, ...]:
+            grid = self._transfers(key, self._neighbourly(stage), ends, starts)
+            return (self._with_compute(stage, grid, ends, starts),)
 
-        (load,) = self._block((kind, *links), ends, starts, computed)
+        (load,) = self._block(key, ends, starts, computed)
         return load
 
     def _neighbourly(self, stage: int) -> tuple[FloatArray, FloatArray]:
@@ -86,32 +114,41 @@ class StageCosts:
         kind: tuple[object, ...],
         ends: slice,
         starts: slice,
-        computed: Callable[[IntArray, IntArray], tuple[FloatArray, ...]],
+        computed: Callable[[slice, slice], tuple[FloatArray, ...]],
     ) -> tuple[FloatArray, ...]:
-        """Those rows and columns of what `computed` makes, which is kept for the next to ask."""
-        apart = (ends.start, ends.stop, starts.start, starts.stop) if self._apart else ()
-        if (kind, apart) not in self._blocks:
-            rows, columns = (ends, starts) if self._apart else (slice(None), slice(None))
-            made = computed(self.candidates[rows], self.candidates[columns])
-            self._blocks[kind, apart] = made
-        made = self._blocks[kind, apart]
-        return made if self._apart else tuple(matrix[ends, starts] for matrix in made)
+        """Those rows and columns of what `computed` makes: in whole, kept for the next to ask."""
+        if self.apart:
+            return computed(ends, starts)
+        if kind not in self._whole:
+            every = slice(0, len(self.candidates))
+            self._whole[kind] = computed(every, every)
+        return tuple(matrix[ends, starts] for matrix in self._whole[kind])
 
-    def _memory(self, ends: IntArray, starts: IntArray) -> tuple[FloatArray, FloatArray]:
+    def _memory(self, ends: slice, starts: slice) -> tuple[FloatArray, FloatArray]:
         """Shape [ends, starts] each: bytes held throughout, and a micro-batch in flight."""
         held, saved = (Grid(ends, starts) for _ in range(2))
-        held.touched(self.line.weights, self.problem.weight_bytes)
-        saved.touched(self.line.saved, self.problem.saved_bytes)
+        of_weights, of_saved = self._held
+        of_weights.add_to(held, self.problem.weight_bytes)
+        of_saved.add_to(saved, self.problem.saved_bytes)
         workspace = self.problem.workspace_bytes[self.line.order]
-        return held.sum() + range_maximum(workspace, ends, starts), saved.sum()
+        at = self.candidates
+        return held.sum() + range_maximum(workspace, at[ends], at[starts]), saved.sum()
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s for stages that end and start there, infinity where one is empty or does not fit."""
-        load = self.load(stage, ends, starts).copy()
-        limit = self.problem.memory_limit_bytes[stage]
-        if np.isfinite(limit):
-            load[self.memory(stage, ends, starts) > limit * LIMIT_TOLERANCE] = np.inf
+        load = self.load(stage, ends, starts)
+        load = load if self.apart else load.copy()
+        limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
+        if not self._all_fit(stage, ends, starts, limit):
+            load[self.memory(stage, ends, starts) > limit] = np.inf
         return self._forwards(load, ends, starts)
+
+    def _all_fit(self, stage: int, ends: slice, starts: slice, limit: float) -> bool:
+        """Whether the longest of those intervals fits, and so all."""
+        if not np.isfinite(limit):
+            return True
+        last, first = slice(ends.stop - 1, ends.stop), slice(starts.start, starts.start + 1)
+        return bool(self.memory(stage, last, first)[0, 0] <= limit)
 
     def within(self, upper: float) -> BoolArray:
         """Shape [k + 1, q]: where stage s may begin if no stage computes more than `upper`."""
@@ -125,9 +162,12 @@ class StageCosts:
 
     def _forwards(self, cost: FloatArray, ends: slice, starts: slice) -> FloatArray:
         """`cost` with infinity where a stage would end before, or where, it starts."""
-        end, start = np.arange(ends.start, ends.stop)[:, None], np.arange(starts.start, starts.stop)
-        cost[end < start] = np.inf
-        cost[end == start] = 0.0 if self.problem.allow_empty else np.inf
+        if ends.start < starts.stop:
+            corner = cost[: starts.stop - ends.start, max(ends.start - starts.start, 0) :]
+            end = np.arange(ends.start, ends.start + len(corner))[:, None]
+            start = np.arange(starts.stop - corner.shape[1], starts.stop)
+            corner[end < start] = np.inf
+            corner[end == start] = 0.0 if self.problem.allow_empty else np.inf
         return cost
 
     def open_boundaries(self) -> BoolArray:
@@ -137,25 +177,33 @@ class StageCosts:
         return opened & (self.candidates <= high[:, None])
 
     def _transfers(
-        self, arriving: FloatArray, leaving: FloatArray, ends: IntArray, starts: IntArray
+        self,
+        key: tuple[object, ...],
+        prices: tuple[FloatArray, FloatArray],
+        ends: slice,
+        starts: slice,
     ) -> Grid:
-        """What intervals pay: `arriving` [v] with users alone, `leaving` with the producer."""
-        line, grid = self.line, Grid(ends, starts)
-        grid.touched(line.values, arriving)
-        grid.holds(line.producer, leaving - arriving)
-        grid.contained(line.values, -leaving)
-        grid.touched(line.weights, self.problem.weight_sync_seconds)
-        grid.contained(line.weights, -self.problem.weight_sync_seconds)
+        """What intervals pay: [v] where they have users alone, and [v] where the producer.
+
+        `key` tells these prices from others.
+        """
+        if key not in self._amounts:
+            arriving, leaving = prices
+            sync = self.problem.weight_sync_seconds
+            self._amounts[key] = np.concatenate(
+                [arriving, leaving - arriving, -leaving, sync, -sync]
+            )
+        grid = Grid(ends, starts)
+        self._paid.add_to(grid, self._amounts[key])
         return grid
 
-    def _with_compute(
-        self, kind: int, transfers_grid: Grid, ends: IntArray, starts: IntArray
-    ) -> FloatArray:
+    def _with_compute(self, stage: int, transfers: Grid, ends: slice, starts: slice) -> FloatArray:
         """Shape [ends, starts]: the grid's sums and what the intervals compute."""
-        compute = self.line.seconds(kind)
-        transfers = transfers_grid.sum()
-        np.maximum(transfers, 0.0, out=transfers)
-        load: FloatArray = transfers + (compute[ends, None] - compute[starts])
+        work = self._work[int(self.problem.device_kind[stage])]
+        load = transfers.sum()
+        np.maximum(load, 0.0, out=load)
+        load += work[ends, None]
+        load -= work[starts]
         return load
 
 
@@ -201,6 +249,10 @@ class MissingBytes(StageCosts):
         missing = np.maximum(self.memory(stage, ends, starts) - limit, 0.0)
         return self._forwards(missing, ends, starts)
 
+    def least_seconds(self, stage: int) -> FloatArray:
+        """Nothing is known of the bytes that an interval lacks."""
+        return np.zeros(len(self.candidates))
+
     def within(self, upper: float) -> BoolArray:
         """Anywhere: bytes missing do not add up."""
         return np.ones((self.problem.n_stages + 1, len(self.candidates)), dtype=bool)
@@ -244,7 +296,7 @@ def _link(problem: Problem, source: int, destination: int) -> tuple[float, ...]:
     )
 
 
-def _span(opened: BoolArray) -> slice:
-    """From the first open boundary to the last."""
+def span(opened: BoolArray) -> slice:
+    """From the first open boundary to the last; empty if none is."""
     indices = np.flatnonzero(opened)
-    return slice(int(indices[0]), int(indices[-1]) + 1)
+    return slice(int(indices[0]), int(indices[-1]) + 1) if len(indices) else slice(0, 0)

@@ -13,7 +13,7 @@ from stagecut.ir.solution import Assignment
 from stagecut.partitioner import dp
 from stagecut.partitioner.dp import cut_order, least_missing_bytes, relieved_cut
 from stagecut.partitioner.evaluate import evaluate
-from stagecut.partitioner.intervals import Grid, LinearOrder, Spans, range_maximum
+from stagecut.partitioner.intervals import Grid, LinearOrder, Rectangles, Spans, range_maximum
 from stagecut.partitioner.orders import orders
 from stagecut.partitioner.relief import lacks_memory
 from tests.partitioner import oracle
@@ -56,23 +56,37 @@ def test_grid_costs_equal_counting(seed, n, items):
     amount, figure = draw.uniform(1, 2, items), draw.uniform(1, 2, n)
     heads = np.asarray([each[0] for each in members], dtype=np.int64)
     spans = Spans.of(Incidence.of(members), np.arange(n))
-    ends, starts = (np.unique(draw.integers(0, n + 1, 4)) for _ in range(2))
-    touched, contained, held = (Grid(ends, starts) for _ in range(3))
-    touched.touched(spans, amount)
-    contained.contained(spans, amount)
-    held.holds(heads, amount)
-    largest = range_maximum(figure, ends, starts)
-    for i, left in enumerate(starts):
-        for j, right in enumerate(ends):
+    candidates = np.unique([0, n, *draw.integers(0, n + 1, 4)])
+    ends, starts = (_some(draw, len(candidates)) for _ in range(2))
+    parts = Rectangles.touched(spans, candidates), Rectangles.contained(spans, candidates)
+    parts = *parts, Rectangles.holding(heads, candidates)
+    sums = []
+    for part in parts:
+        grid = Grid(ends, starts)
+        part.add_to(grid, amount)
+        sums.append(grid.sum())
+    grid = Grid(ends, starts)
+    Rectangles.all_of(parts, [items] * 3).add_to(grid, np.concatenate([amount, amount, -amount]))
+    assert grid.sum() == pytest.approx(sums[0] + sums[1] - sums[2])
+    largest = range_maximum(figure, candidates[ends], candidates[starts])
+    for i, left in enumerate(candidates[starts]):
+        for j, right in enumerate(candidates[ends]):
             inside = set(range(left, right))
             if not inside:
                 continue
+            touched, contained, held = (each[j, i] for each in sums)
             some = sum(amount[m] for m in range(items) if inside & set(members[m]))
             every = sum(amount[m] for m in range(items) if inside >= set(members[m]))
-            assert touched.sum()[j, i] == pytest.approx(some)
-            assert contained.sum()[j, i] == pytest.approx(every)
-            assert held.sum()[j, i] == pytest.approx(sum(amount[np.isin(heads, list(inside))]))
+            assert touched == pytest.approx(some)
+            assert contained == pytest.approx(every)
+            assert held == pytest.approx(sum(amount[np.isin(heads, list(inside))]))
             assert largest[j, i] == max(figure[c] for c in inside)
+
+
+def _some(draw, count):
+    """A slice of at least one of `count`."""
+    start = int(draw.integers(0, count))
+    return slice(start, int(draw.integers(start + 1, count + 1)))
 
 
 def test_long_orders_are_refined_to_the_exact_cut(monkeypatch):
@@ -86,7 +100,7 @@ def test_long_orders_are_refined_to_the_exact_cut(monkeypatch):
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_and_blocks_lose_nothing(seed, monkeypatch):
     p, order = random_problem(seed, 300, 5, density=0.01), np.arange(300)
-    p = replace(p, memory_limit_bytes=np.full(5, np.inf), pins=np.full(300, -1))
+    p = replace(p, memory_limit_bytes=np.full(5, np.inf), pins=np.full(300, -1), send_rule="once")
     if seed % 2:
         needed = evaluate(p, cut_order(p, order)).memory_bytes.max()
         p = replace(p, memory_limit_bytes=np.full(5, needed * 0.98))
