@@ -14,8 +14,8 @@ import numpy as np
 
 from stagecut.ir.problem import Incidence, Problem
 from stagecut.ir.solution import Assignment
-from stagecut.partitioner.arrays import Groups
-from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate, transfer_seconds
+from stagecut.partitioner.arrays import BoolArray, groups
+from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate
 
 Change = dict[int, float]
 """Seconds or bytes to add to some stages."""
@@ -33,12 +33,23 @@ class Stages:
         self.load: list[float] = scored.load_seconds.tolist()
         self.memory: list[float] = scored.memory_bytes.tolist()
         self.size: list[int] = np.bincount(stage, minlength=problem.n_stages).tolist()
-        self._seconds = (problem.forward_seconds + problem.backward_seconds)[problem.device_kind]
+        self.largest = max(self.load)
+        """The largest of the loads."""
+        by_kind = (problem.forward_seconds + problem.backward_seconds).tolist()
+        self._seconds: list[list[float]] = [by_kind[kind] for kind in problem.device_kind]
         self._values = _Touches(problem.values, self.stage)
         self._weights = _Touches(problem.weights, self.stage)
         self._saved = _Touches(problem.saved, self.stage)
         self._producer = problem.values.members[problem.values.offsets[:-1]].tolist()
-        self._trips: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+        crossing = np.diff(problem.values.offsets) > 1
+        synced = (np.diff(problem.weights.offsets) > 1) & (problem.weight_sync_seconds > 0)
+        self._crossing = _items_of(problem.values, crossing, problem.n)
+        self._synced = _items_of(problem.weights, synced, problem.n)
+        self._latency: list[list[float]] = problem.link_latency_seconds.tolist()
+        self._per_byte: list[list[float]] = problem.link_seconds_per_byte.tolist()
+        self._forward_bytes: list[float] = problem.value_forward_bytes.tolist()
+        self._backward_bytes: list[float] = problem.value_backward_bytes.tolist()
+        self._per_consumer = problem.send_rule == "per_consumer"
         self._limit = problem.memory_limit_bytes * LIMIT_TOLERANCE
         self._limited = bool(np.isfinite(self._limit).any())
         self._workspace: list[float] = scored.workspace_bytes.tolist()
@@ -51,11 +62,11 @@ class Stages:
         """What moving `cluster` to stage `to` would add to the loads."""
         change: Change = defaultdict(float)
         at = self.stage[cluster]
-        change[at] -= float(self._seconds[at, cluster])
-        change[to] += float(self._seconds[to, cluster])
-        for value in self._values.of_cluster[cluster]:
+        change[at] -= self._seconds[at][cluster]
+        change[to] += self._seconds[to][cluster]
+        for value in self._crossing[cluster]:
             self._value_change(change, value, cluster, to)
-        for weight in self._weights.of_cluster[cluster]:
+        for weight in self._synced[cluster]:
             self._sync_change(change, weight, at, to)
         return change
 
@@ -101,6 +112,7 @@ class Stages:
         at = self.stage[cluster]
         for stage, seconds in self.load_change(cluster, to).items():
             self.load[stage] += seconds
+        self.largest = max(self.load)
         if self._limited:
             for stage, added in self.memory_change(cluster, to).items():
                 self.memory[stage] += added
@@ -125,42 +137,48 @@ class Stages:
         at, counts = self.stage[cluster], self._values.counts(value)
         producer = self._producer[value]
         home = self.stage[producer]
-        if cluster != producer and counts[at] > 1 and counts.get(to):
-            return
-        stages = {stage for stage, count in counts.items() if count}
-        self._charge(change, value, home, stages, -1.0)
-        if counts[at] == 1:
-            stages.discard(at)
-        stages.add(to)
-        self._charge(change, value, to if cluster == producer else home, stages, 1.0)
+        leaves, comes = counts[at] == 1, not counts.get(to)
+        if cluster != producer and self._per_consumer:
+            if leaves:
+                self._charge(change, value, home, (at,), -1.0)
+            if comes:
+                self._charge(change, value, home, (to,), 1.0)
+        elif cluster == producer or leaves or comes:
+            stages = {stage for stage, count in counts.items() if count}
+            self._charge(change, value, home, stages, -1.0)
+            if leaves:
+                stages.discard(at)
+            stages.add(to)
+            self._charge(change, value, to if cluster == producer else home, stages, 1.0)
 
     def _charge(
         self, change: Change, value: int, home: int, stages: Iterable[int], sign: float
     ) -> None:
         """Adds what each stage pays for a value made in stage `home` and touched by `stages`."""
-        trips = []
+        most_there = most_back = 0.0
         for stage in stages:
-            if stage != home:
-                there, back = self._trip(home, stage)
-                trips.append((there[value], back[value]))
-                change[stage] += sign * (there[value] + back[value])
-        if not trips:
-            return
-        paid = max if self.problem.send_rule == "once" else sum
-        change[home] += sign * (paid(t for t, _ in trips) + paid(b for _, b in trips))
+            if stage == home:
+                continue
+            there, back = self._trip(value, home, stage)
+            seconds = sign * (there + back)
+            change[stage] += seconds
+            if self._per_consumer:
+                change[home] += seconds
+            else:
+                most_there, most_back = max(most_there, there), max(most_back, back)
+        if not self._per_consumer:
+            change[home] += sign * (most_there + most_back)
 
-    def _trip(self, source: int, destination: int) -> tuple[list[float], list[float]]:
-        if (source, destination) not in self._trips:
-            every = np.arange(len(self.problem.values))
-            at = np.zeros_like(every)
-            there, back = transfer_seconds(self.problem, every, at + source, at + destination)
-            self._trips[source, destination] = there.tolist(), back.tolist()
-        return self._trips[source, destination]
+    def _trip(self, value: int, source: int, destination: int) -> tuple[float, float]:
+        """Seconds to move the value's activation there, and its gradient back."""
+        forward, backward = self._forward_bytes[value], self._backward_bytes[value]
+        latency, per_byte = self._latency, self._per_byte
+        there = latency[source][destination] + forward * per_byte[source][destination]
+        back = latency[destination][source] + backward * per_byte[destination][source]
+        return there, back if backward > 0 else 0.0
 
     def _sync_change(self, change: Change, weight: int, at: int, to: int) -> None:
         seconds = float(self.problem.weight_sync_seconds[weight])
-        if not seconds:
-            return
         counts = self._weights.counts(weight)
         before = {stage for stage, count in counts.items() if count}
         after = (before - {at} if counts[at] == 1 else before) | {to}
@@ -174,11 +192,10 @@ class _Touches:
 
     def __init__(self, items: Incidence, stage: list[int]) -> None:
         """`stage` is the live list of stages, changed only after `move` is told."""
-        item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
         self._items = items
         self._stage = stage
         self._counts: dict[int, dict[int, int]] = {}
-        self.of_cluster = Groups.of(items.members, item, len(stage))
+        self.of_cluster = _items_of(items, np.ones(len(items), dtype=bool), len(stage))
 
     def counts(self, item: int) -> dict[int, int]:
         """Members of the item in each stage that ever had one."""
@@ -195,3 +212,10 @@ class _Touches:
             counts = self.counts(item)
             counts[at] -= 1
             counts[to] = counts.get(to, 0) + 1
+
+
+def _items_of(items: Incidence, kept: BoolArray, n: int) -> list[list[int]]:
+    """For each of n clusters the `kept` items that it is a member of."""
+    item = np.repeat(np.arange(len(items)), np.diff(items.offsets))
+    chosen = kept[item]
+    return groups(items.members[chosen], item[chosen], n)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment
-from stagecut.partitioner.arrays import Groups
+from stagecut.partitioner.arrays import groups
 from stagecut.partitioner.dp import cut_order
 from stagecut.partitioner.evaluate import evaluate, score
 from stagecut.partitioner.moves import Stages
@@ -87,8 +87,9 @@ class _MoveSearch:
         self.problem = problem
         self.stages = Stages(problem, assignment)
         source, destination = problem.edges.T
-        self._after = Groups.of(source, destination, problem.n)
-        self._before = Groups.of(destination, source, problem.n)
+        self._after = groups(source, destination, problem.n)
+        self._before = groups(destination, source, problem.n)
+        self._pins: list[int] = problem.pins.tolist()
         self._heap: list[tuple[float, int, int]] = []
         self._locked: set[int] = set()
 
@@ -106,8 +107,9 @@ class _MoveSearch:
             if taken is None:
                 continue
             done.append(taken)
-            if self._standing() < best:
-                best, kept = self._standing(), len(done)
+            standing = self._standing()
+            if standing < best:
+                best, kept = standing, len(done)
         for cluster, origin in reversed(done[kept:]):
             self.stages.move(cluster, origin)
         return best < start
@@ -132,35 +134,39 @@ class _MoveSearch:
     def _offer(self, cluster: int) -> None:
         low, high = self._window(cluster)
         at, load = self.stages.stage[cluster], self.stages.load
-        if low == high:
+        if low == high or not self._leaves_one(cluster):
             return
         lightest = min(range(low, high + 1), key=load.__getitem__)
         for to in {low, high, max(at - 1, low), min(at + 1, high), lightest} - {at}:
-            if self._legal(cluster, to):
+            if self.stages.fits(cluster, to):
                 heapq.heappush(self._heap, (self._gain(cluster, to), cluster, to))
 
     def _legal(self, cluster: int, to: int) -> bool:
         low, high = self._window(cluster)
-        leaves_one = self.stages.size[self.stages.stage[cluster]] > 1 or self.problem.allow_empty
-        return low <= to <= high and leaves_one and self.stages.fits(cluster, to)
+        return low <= to <= high and self._leaves_one(cluster) and self.stages.fits(cluster, to)
+
+    def _leaves_one(self, cluster: int) -> bool:
+        """Whether the cluster's stage may do without it."""
+        return self.stages.size[self.stages.stage[cluster]] > 1 or self.problem.allow_empty
 
     def _window(self, cluster: int) -> tuple[int, int]:
         """The first and last stage the cluster may be in while its neighbours stay."""
-        pin = int(self.problem.pins[cluster])
+        pin = self._pins[cluster]
         if pin >= 0:
             return pin, pin
         stage = self.stages.stage
-        low = max((stage[c] for c in self._before[cluster]), default=0)
-        high = min((stage[c] for c in self._after[cluster]), default=self.problem.n_stages - 1)
+        low = max([stage[c] for c in self._before[cluster]], default=0)
+        high = min([stage[c] for c in self._after[cluster]], default=self.problem.n_stages - 1)
         return low, high
 
     def _gain(self, cluster: int, to: int) -> float:
         """Change of the sum of (load / largest load)^12; negative is better."""
-        load, unit = self.stages.load, max(self.stages.load) or 1.0
-        return sum(
-            ((load[stage] + seconds) / unit) ** _POWER - (load[stage] / unit) ** _POWER
-            for stage, seconds in self.stages.load_change(cluster, to).items()
-        )
+        load, unit = self.stages.load, self.stages.largest or 1.0
+        gain = 0.0
+        for stage, seconds in self.stages.load_change(cluster, to).items():
+            before = load[stage]
+            gain += ((before + seconds) / unit) ** _POWER - (before / unit) ** _POWER
+        return gain
 
     def _standing(self) -> tuple[float, float, float]:
         """What a pass minimises: bytes that do not fit, bottleneck, evenness."""
