@@ -27,7 +27,8 @@ from stagecut.ir.solution import Assignment
 from stagecut.partitioner.evaluate import evaluate, score
 from stagecut.partitioner.expected import Expected
 from stagecut.partitioner.intervals import LinearOrder
-from stagecut.partitioner.stage_costs import MissingBytes, Relieved, StageCosts
+from stagecut.partitioner.memory_costs import MissingBytes, Relieved
+from stagecut.partitioner.stage_costs import StageCosts
 from stagecut.partitioner.sweep import best_boundaries
 
 _FEW, _MANY = 200, 1000

@@ -215,8 +215,14 @@ def range_maximum(figure: FloatArray, ends: IntArray, starts: IntArray) -> Float
         return largest
     at = np.unique(np.concatenate([starts, ends]))
     buckets = np.maximum.reduceat(figure[: at[-1]], at[:-1]) if len(at) > 1 else np.zeros(0)
-    seen = np.where(starts <= at[:-1, None], buckets[:, None], 0.0)
+    start, end = np.searchsorted(at, starts), np.searchsorted(at, ends)
+    first, early = end[0], int(np.searchsorted(start, end[0], side="right"))
+    back = np.maximum.accumulate(np.append(0.0, buckets[:first][::-1]))[::-1]
+    on = np.maximum.accumulate(np.append(0.0, buckets[first:]))
+    np.maximum(on[end - first, None], back[start[:early]], out=largest[:, :early])
+    rest = np.arange(first, len(buckets))[:, None]
+    seen = np.where(start[early:] <= rest, buckets[first:, None], 0.0)
     np.maximum.accumulate(seen, axis=0, out=seen)
-    row = np.searchsorted(at, ends) - 1
-    largest[row >= 0] = seen[row[row >= 0]]
+    later = end > first
+    largest[later, early:] = seen[end[later] - 1 - first]
     return largest

@@ -6,11 +6,11 @@ Legend:  q candidate boundaries, k stages; T_s[j, i] load of stage s between bou
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
+from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 from stagecut.partitioner.intervals import Grid, LinearOrder, Rectangles, range_maximum
@@ -29,7 +29,7 @@ class StageCosts:
         self.candidates = candidates
         self.apart = True
         """Whether blocks are computed stage by stage, or in whole for all stages alike."""
-        self._whole: dict[tuple[object, ...], tuple[FloatArray, ...]] = {}
+        self._whole: dict[tuple[object, ...], FloatArray] = {}
         self._trips: dict[tuple[float, ...], FloatArray] = {}
         self._amounts: dict[tuple[object, ...], FloatArray] = {}
         kinds = np.unique(line.problem.device_kind).tolist()
@@ -50,7 +50,7 @@ class StageCosts:
         return Rectangles.all_of(parts, (v, v, v, w, w))
 
     @cached_property
-    def _held(self) -> tuple[Rectangles, Rectangles]:
+    def _kept(self) -> tuple[Rectangles, Rectangles]:
         """Intervals that need each weight, and each saved storage."""
         line, at = self.line, self.candidates
         return Rectangles.touched(line.weights, at), Rectangles.touched(line.saved, at)
@@ -83,12 +83,11 @@ class StageCosts:
         links = _link(self.problem, before, stage), _link(self.problem, stage, after)
         key = (int(self.problem.device_kind[stage]), *links)
 
-        def computed(ends: slice, starts: slice) -> tuple[FloatArray, ...]:
+        def computed(ends: slice, starts: slice) -> FloatArray:
             grid = self._transfers(key, self._neighbourly(stage), ends, starts)
-            return (self._with_compute(stage, grid, ends, starts),)
+            return self._with_compute(stage, grid, ends, starts)
 
-        (load,) = self._block(key, ends, starts, computed)
-        return load
+        return self._block(key, ends, starts, computed)
 
     def _neighbourly(self, stage: int) -> tuple[FloatArray, FloatArray]:
         """Shape [v] each: round trips with the stage before, and with the stage after."""
@@ -104,8 +103,12 @@ class StageCosts:
 
     def memory(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """Peak bytes of stage position `stage` where it ends and starts there."""
-        held, saved = self._block(("memory",), ends, starts, self._memory)
-        peak: FloatArray = saved * float(self.problem.in_flight[stage])
+        in_flight = float(self.problem.in_flight[stage])
+        if self.apart:
+            return self._memory(1.0, in_flight, ends, starts)
+        held = self._block(("held",), ends, starts, partial(self._memory, 1.0, 0.0))
+        saved = self._block(("saved",), ends, starts, partial(self._memory, 0.0, 1.0))
+        peak: FloatArray = saved * in_flight
         peak += held
         return peak
 
@@ -114,25 +117,25 @@ class StageCosts:
         kind: tuple[object, ...],
         ends: slice,
         starts: slice,
-        computed: Callable[[slice, slice], tuple[FloatArray, ...]],
-    ) -> tuple[FloatArray, ...]:
+        computed: Callable[[slice, slice], FloatArray],
+    ) -> FloatArray:
         """Those rows and columns of what `computed` makes: in whole, kept for the next to ask."""
         if self.apart:
             return computed(ends, starts)
         if kind not in self._whole:
             every = slice(0, len(self.candidates))
             self._whole[kind] = computed(every, every)
-        return tuple(matrix[ends, starts] for matrix in self._whole[kind])
+        return self._whole[kind][ends, starts]
 
-    def _memory(self, ends: slice, starts: slice) -> tuple[FloatArray, FloatArray]:
-        """Shape [ends, starts] each: bytes held throughout, and a micro-batch in flight."""
-        held, saved = (Grid(ends, starts) for _ in range(2))
-        of_weights, of_saved = self._held
-        of_weights.add_to(held, self.problem.weight_bytes)
-        of_saved.add_to(saved, self.problem.saved_bytes)
-        workspace = self.problem.workspace_bytes[self.line.order]
-        at = self.candidates
-        return held.sum() + range_maximum(workspace, at[ends], at[starts]), saved.sum()
+    def _memory(self, held: float, in_flight: float, ends: slice, starts: slice) -> FloatArray:
+        """Shape [ends, starts]: bytes held throughout, times `held`, and of micro-batches."""
+        grid, (weights, saved) = Grid(ends, starts), self._kept
+        weights.add_to(grid, self.problem.weight_bytes * held)
+        saved.add_to(grid, self.problem.saved_bytes * in_flight)
+        if not held:
+            return grid.sum()
+        workspace, at = self.problem.workspace_bytes[self.line.order], self.candidates
+        return grid.sum() + range_maximum(workspace, at[ends], at[starts])
 
     def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
         """T_s for stages that end and start there, infinity where one is empty or does not fit."""
@@ -141,7 +144,7 @@ class StageCosts:
         limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
         if not self._all_fit(stage, ends, starts, limit):
             load[self.memory(stage, ends, starts) > limit] = np.inf
-        return self._forwards(load, ends, starts)
+        return self.only_forwards(load, ends, starts)
 
     def _all_fit(self, stage: int, ends: slice, starts: slice, limit: float) -> bool:
         """Whether the longest of those intervals fits, and so all."""
@@ -160,7 +163,7 @@ class StageCosts:
         late: BoolArray = work[-1] - before <= room[::-1] * SLACK
         return early & late
 
-    def _forwards(self, cost: FloatArray, ends: slice, starts: slice) -> FloatArray:
+    def only_forwards(self, cost: FloatArray, ends: slice, starts: slice) -> FloatArray:
         """`cost` with infinity where a stage would end before, or where, it starts."""
         if ends.start < starts.stop:
             corner = cost[: starts.stop - ends.start, max(ends.start - starts.start, 0) :]
@@ -205,67 +208,6 @@ class StageCosts:
         load += work[ends, None]
         load -= work[starts]
         return load
-
-
-class Relieved(StageCosts):
-    """Adds the seconds that buy the memory an interval lacks."""
-
-    def __init__(self, line: LinearOrder, candidates: IntArray, relief: Relief) -> None:
-        super().__init__(line, candidates)
-        self._grain = relief.grain_bytes
-        self._freed = _prefix(relief.freed_bytes, line.order)[candidates]
-        self._seconds = [_prefix(row, line.order)[candidates] for row in relief.seconds]
-        self._replay = relief.replay_bytes[line.order]
-
-    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
-        """T_s with what recomputation adds, infinity where even all of it leaves too little."""
-        needed = self.memory(stage, ends, starts)
-        needed -= self.problem.memory_limit_bytes[stage]
-        fits = needed <= 0
-        needed += range_maximum(self._replay, self.candidates[ends], self.candidates[starts])
-        needed /= max(float(self.problem.in_flight[stage]), 1.0)
-        freed = _between(self._freed, ends, starts)
-        too_little = (needed > freed) & ~fits
-        if self._grain:
-            needed /= self._grain
-            np.ceil(needed, out=needed)
-            needed *= self._grain
-            np.minimum(needed, freed, out=needed)
-        freed[freed <= 0] = 1.0
-        needed /= freed
-        needed *= _between(self._seconds[int(self.problem.device_kind[stage])], ends, starts)
-        needed[fits] = 0.0
-        needed[too_little] = np.inf
-        needed += self.load(stage, ends, starts)
-        return self._forwards(needed, ends, starts)
-
-
-class MissingBytes(StageCosts):
-    """Counts the bytes an interval lacks in place of its seconds."""
-
-    def allowed(self, stage: int, ends: slice, starts: slice) -> FloatArray:
-        """Bytes above the stage's limit, infinity where the interval is empty."""
-        limit = self.problem.memory_limit_bytes[stage] * LIMIT_TOLERANCE
-        missing = np.maximum(self.memory(stage, ends, starts) - limit, 0.0)
-        return self._forwards(missing, ends, starts)
-
-    def least_seconds(self, stage: int) -> FloatArray:
-        """Nothing is known of the bytes that an interval lacks."""
-        return np.zeros(len(self.candidates))
-
-    def within(self, upper: float) -> BoolArray:
-        """Anywhere: bytes missing do not add up."""
-        return np.ones((self.problem.n_stages + 1, len(self.candidates)), dtype=bool)
-
-
-def _prefix(figure: FloatArray, order: IntArray) -> FloatArray:
-    """Shape [n + 1]: the sum of figure [n] over the first positions."""
-    return np.concatenate([[0.0], np.cumsum(figure[order])])
-
-
-def _between(prefix: FloatArray, ends: slice, starts: slice) -> FloatArray:
-    """The sum of every interval that ends and starts there."""
-    return prefix[ends, None] - prefix[starts]
 
 
 def pin_windows(problem: Problem, order: IntArray) -> tuple[IntArray, IntArray]:
