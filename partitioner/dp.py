@@ -64,14 +64,21 @@ class Cut:
         return Assignment(stage)
 
 
-def cut_order(problem: Problem, order: IntArray, upper: float = np.inf) -> Assignment | None:
+def cut_order(
+    problem: Problem, order: IntArray, upper: float = np.inf, known: Assignment | None = None
+) -> Assignment | None:
     """The best contiguous cut of `order` within memory and pins.
 
     None if there is none, or none with a bottleneck of at most `upper` seconds before every
-    consumer is counted: far quicker to find where `upper` is close to the best.
+    consumer is counted: far quicker to find where `upper` is close to the best. If `order` lists
+    the stages of a `known` assignment, transfers are priced by that one from the first.
     """
     line = LinearOrder.of(problem, order)
-    cut = _best_cut(line, StageCosts, upper=upper)
+    if known is None or problem.send_rule != "per_consumer":
+        cut = _best_cut(line, StageCosts, upper=upper)
+    else:
+        expecting = partial(Expected, expected=known.stage[order])
+        cut = _best_cut(line, expecting, upper=upper * _ROUNDING)
     return _as_scored(line, cut, upper) if cut else None
 
 

@@ -7,7 +7,7 @@ what they need. No move of one cluster gets there, since a stage saves its trans
 its layers are served, and no order of the graph that follows the layers does either.
 
 Every value that is sent far, and every stage to gather its users in, is tried; the order that comes
-of it is cut anew, which makes room for the work that was gathered.
+of it is cut anew, with transfers priced for it, which makes room for the work that was gathered.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def gather(problem: Problem, assignment: Assignment, out_of_time: Callable[[], b
     best, best_score = assignment, score(evaluate(problem, assignment))
     for _ in range(_ROUNDS):
         start, before = best, best_score[1]
-        for order in _gathered_orders(problem, start, before):
-            cut = None if out_of_time() else cut_order(problem, order, best_score[1])
+        for gathered in _gatherings(problem, start, before):
+            if out_of_time():
+                return best
+            cut = cut_order(problem, relinearise(gathered), best_score[1], gathered)
             if cut is None:
                 continue
             reached = score(evaluate(problem, cut))
@@ -46,17 +48,17 @@ def gather(problem: Problem, assignment: Assignment, out_of_time: Callable[[], b
     return best
 
 
-def _gathered_orders(
+def _gatherings(
     problem: Problem, assignment: Assignment, bottleneck_seconds: float
-) -> Iterator[IntArray]:
-    """Orders in which a value's later users all come as early as one of their stages."""
+) -> Iterator[Assignment]:
+    """Assignments in which a value's later users all come as early as one of their stages."""
     stage = assignment.stage
     for value in _sent_most(problem, stage, bottleneck_seconds).tolist():
         users = problem.values[value][1:]
         for first in np.unique(stage[users])[:-1].tolist():
             gathered = _gathered(problem, stage, users, first)
             if not np.array_equal(gathered, stage):
-                yield relinearise(Assignment(gathered))
+                yield Assignment(gathered)
 
 
 def _sent_most(problem: Problem, stage: IntArray, bottleneck_seconds: float) -> IntArray:

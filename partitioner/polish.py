@@ -50,7 +50,7 @@ def polish(
         if not out_of_time():
             scored = evaluate(problem, moved)
             upper = np.inf if scored.faults else scored.bottleneck_seconds * _ROUNDING
-            recut = cut_order(problem, relinearise(moved, order), upper)
+            recut = cut_order(problem, relinearise(moved, order), upper, moved)
             candidates += [recut] if recut is not None else []
         scores = [score(evaluate(problem, candidate)) for candidate in candidates]
         winner = scores.index(min(scores))

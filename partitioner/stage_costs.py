@@ -169,8 +169,9 @@ class StageCosts:
             corner = cost[: starts.stop - ends.start, max(ends.start - starts.start, 0) :]
             end = np.arange(ends.start, ends.start + len(corner))[:, None]
             start = np.arange(starts.stop - corner.shape[1], starts.stop)
-            corner[end < start] = np.inf
-            corner[end == start] = 0.0 if self.problem.allow_empty else np.inf
+            np.copyto(corner, np.inf, where=end <= start)
+            if self.problem.allow_empty:
+                corner[end == start] = 0.0
         return cost
 
     def open_boundaries(self) -> BoolArray:

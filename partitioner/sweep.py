@@ -138,7 +138,7 @@ def _least_total(
         for tile in (whole.part(end, start) for whole in tiles):
             cost = tile.cost
             if cost.size:
-                cost[cost > reach] = np.inf
+                np.copyto(cost, np.inf, where=cost > reach)
                 cost += before[tile.starts]
                 least = cost.argmin(axis=1)
                 choice[tile.ends] = least + tile.starts.start

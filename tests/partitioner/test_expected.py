@@ -65,6 +65,24 @@ def test_without_recounting_the_maker_is_overloaded(monkeypatch):
     assert evaluate(p, cut_order(p, np.arange(40))).bottleneck_seconds > counted * 1.1
 
 
+@given(st.integers(0, 10**6), st.integers(2, 8), st.integers(2, 4))
+def test_what_a_known_cut_reaches_is_found_again(seed, n, k):
+    p = replace(random_problem(seed, n, min(k, n), 0.5), send_rule="per_consumer")
+    for stage in [s for s in oracle.contiguous(p, range(n)) if oracle.valid(p, s)][:4]:
+        known = Assignment(np.asarray(stage))
+        cut = cut_order(p, np.arange(n), max(oracle.loads(p, stage)), known)
+        assert cut is not None
+        assert not evaluate(p, cut).faults
+
+
+def test_a_best_cut_that_is_known_stays_the_best():
+    p = used_by_all(12, 4, 1.5)
+    best = min(oracle.contiguous(p, range(12)), key=lambda stage: max(oracle.loads(p, stage)))
+    least = max(oracle.loads(p, best))
+    found = cut_order(p, np.arange(12), least, Assignment(np.asarray(best)))
+    assert evaluate(p, found).bottleneck_seconds == pytest.approx(least)
+
+
 def biased_layers(layers=90):
     """A bias made first; each layer adds a view of it, as large, to what it gets: two nodes."""
     work, edges, values = [0.1], [], []
