@@ -100,7 +100,7 @@ def lower_bound(
             open_before = float((high - low).sum())
         if (low > high).any():
             return Bound(target * SAFETY, target, low, high)
-    share = max(share, _least_limit(bins))
+    share = _least_limit(bins, share)
     return Bound(share * target * SAFETY, target, low, high, stage)
 
 
@@ -156,9 +156,9 @@ def _left(reach: Reach) -> float:
     return float(np.where(reach.alive, reach.most - reach.least, 0.0).sum())
 
 
-def _least_limit(bins: Bins) -> float:
-    """The greatest limit that is refuted, as a share of the target, to a resolution."""
-    paths, refuted, open_ = Paths(bins), 0.0, 1.0
+def _least_limit(bins: Bins, refuted: float) -> float:
+    """The greatest limit that is refuted, to a resolution, and what is already, as shares."""
+    paths, open_ = Paths(bins), 1.0
     while open_ - refuted > _RESOLUTION:
         middle = (refuted + open_) / 2
         if paths.possible(middle * bins.target_seconds):

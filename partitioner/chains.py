@@ -84,7 +84,7 @@ def chain_bound(
             break
         chain, finest = found
         losses = range(max(finest - 1, 0), finest + 1)  # narrower windows allow little finer ones
-        share = max(share, chain.least_limit())
+        share = chain.least_limit(share)
         if share >= 1:
             return ChainBound(1.0, low, np.full_like(high, -1))
         stage = _with_users(problem, *chain.way(share + 2 * _RESOLUTION))
@@ -212,11 +212,11 @@ class _Chain:
         ]
         """Shape [L] a level: what may have been paid ahead at most."""
 
-    def least_limit(self) -> float:
-        """The greatest limit up to 1 that is refuted, to a resolution."""
+    def least_limit(self, refuted: float) -> float:
+        """The greatest limit up to 1 that is refuted, to a resolution, `refuted` at least."""
         if not self._possible(1.0):
             return 1.0
-        refuted, open_ = 0.0, 1.0
+        open_ = 1.0
         while open_ - refuted > _RESOLUTION:
             middle = (refuted + open_) / 2
             refuted, open_ = (refuted, middle) if self._possible(middle) else (middle, open_)

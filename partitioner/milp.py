@@ -36,6 +36,8 @@ not tried: a single node may take a minute."""
 _UNITS = 100.0
 """The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
 _OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
+_AT_ITS_LIMIT = "Solution limit reached"
+"""Said with the same status as errors, where the nodes allowed were searched and had no solution."""
 _CLOSER = 1 - 1e-6
 """A solution is worth finding only if it is this much better."""
 
@@ -58,7 +60,7 @@ def best_by_milp(
     if not program.build(seconds_left) or program.too_large(effort):
         return Answer(None, complete=False)
     solved = program.solve(seconds_left(), effort, gap, presolve=True)
-    if solved.status == _SOLVER_ERROR:
+    if solved.status == _SOLVER_ERROR and _AT_ITS_LIMIT not in solved.message:
         solved = program.solve(seconds_left(), effort, gap, presolve=False)
     if solved.status == _NONE_EXISTS:
         return Answer(None, complete=True)

@@ -33,6 +33,8 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
+_FARTHER = 1.5
+"""Gaps above the one aimed at by this factor are worth aiming halfway."""
 _FEW_BINS = 300
 """Bins for the bound at a quick look."""
 _MOST_SUGGESTIONS, _WORTH_AGAIN = 4, 0.998
@@ -111,6 +113,7 @@ def _auto(search: Search) -> None:
             _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
         if search.bottleneck_seconds == before:
             break
+    _halfway(search)
 
 
 def _exact(search: Search) -> None:
@@ -149,6 +152,21 @@ def _bound(search: Search) -> None:
             return
         if not search.finished(aim) and not search.aimed(aim):
             _look(search, aim, MOST_BINS)
+        if not search.finished(aim):
+            return
+
+
+def _halfway(search: Search) -> None:
+    """The bound for a certificate between what it reached and what it did not.
+
+    Windows of assignments below a lower target are narrower, and their prices higher.
+    """
+    if search.bound is None:
+        return
+    failed = search.bottleneck_seconds / search.bound.target_seconds - 1
+    while not search.finished(failed * _FARTHER):
+        aim = (failed + search.gap) / 2
+        _look(search, aim, MOST_BINS)
         if not search.finished(aim):
             return
 
