@@ -37,7 +37,7 @@ _UNITS = 100.0
 """The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
 _OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
 _AT_ITS_LIMIT = "Solution limit reached"
-"""Said with the same status as errors, where the nodes allowed were searched and had no solution."""
+"""Said with the status of an error, where all nodes allowed were searched without a solution."""
 _CLOSER = 1 - 1e-6
 """A solution is worth finding only if it is this much better."""
 
