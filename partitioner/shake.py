@@ -19,8 +19,8 @@ _STRENGTHS = (0.02, 0.1, 0.3, 1.0, 3.0)
 """Standard deviation of the noise, in clusters of a mean stage."""
 _PROMISING = 1.03
 """Cuts within this factor of the incumbent are polished."""
-_WORK = 60_000
-"""Steps times clusters."""
+_WORK = 800_000
+"""Steps times clusters and stages."""
 _MOST_STEPS = 100
 _PATIENCE = 25
 """Steps in a row that find nothing better, after which the search ends."""
@@ -34,7 +34,7 @@ def shake(search: Search, gap: float) -> None:
     graph = precedence(problem)
     noise = np.random.default_rng(0)
     best, found_at = search.bottleneck_seconds, 0
-    for step in range(min(_MOST_STEPS, _WORK // problem.n)):
+    for step in range(min(_MOST_STEPS, _WORK // (problem.n * problem.n_stages))):
         if search.bottleneck_seconds < best:
             best, found_at = search.bottleneck_seconds, step
         if search.finished(gap) or step - found_at >= _PATIENCE:
