@@ -21,14 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stagecut.ir.problem import FloatArray, IntArray, Problem
-from stagecut.partitioner.arrays import BoolArray
 from stagecut.partitioner.orders import narrowed
+from stagecut.partitioner.prefix_loads import Crossing, loads_between
+from stagecut.partitioner.prefixes import Level, levels_of
 from stagecut.partitioner.prices import Windows, windows_with_prices, with_relays
 from stagecut.partitioner.relaxed import Relaxed
 from stagecut.partitioner.sidings import Joined, joined
@@ -36,11 +35,6 @@ from stagecut.partitioner.sidings import Joined, joined
 _LOSSES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2, 3e-2)
 """The most that joining one side branch may lose, as shares of the target."""
 _MOST_CLUSTERS = 6_000
-_MOST_PREFIXES = 5_000
-_MOST_PAIRS = 20_000_000
-"""Pairs of prefixes of boundaries in a row, all together: their loads are kept."""
-_MOST_CELLS = 100_000_000
-"""Prefixes times values: what crosses each is kept."""
 _ROUNDS, _NARROWER = 12, 0.98
 """Rounds at most, and by how much each has to narrow all windows together for another."""
 _RESOLUTION = 1e-3
@@ -121,9 +115,9 @@ def _finest(
     relays at the price of the nearest; None if that is as bad.
     """
 
-    def tried(priced: Windows, loss: int) -> tuple[Joined, list[_Level]] | None:
+    def tried(priced: Windows, loss: int) -> tuple[Joined, list[Level]] | None:
         graph = joined(problem, priced, work, slowdown, _LOSSES[loss])
-        levels = _levels(graph, windows.low[graph.root], windows.high[graph.root])
+        levels = levels_of(graph, windows.low[graph.root], windows.high[graph.root])
         return None if levels is None else (graph, levels)
 
     for priced in (windows, with_relays(problem, windows)):
@@ -138,78 +132,19 @@ def _finest(
     return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Level:
-    """The prefixes that one boundary may be."""
-
-    members: NDArray[np.float32]
-    """Shape [L, free]: 1 for each free group that is in the prefix."""
-    free: IntArray
-    """Shape [free]."""
-    inside: BoolArray
-    """Shape [m]: in every prefix."""
-
-
-def _levels(graph: Joined, low: IntArray, high: IntArray) -> list[_Level] | None:
-    """The prefixes of every boundary, the model's ends included; None if there are too many."""
-    levels, k = [], len(graph.entering)
-    for boundary in range(k + 1):
-        inside = (high < boundary) | (boundary == k)
-        free = np.flatnonzero((low < boundary) & ~inside)
-        found = _prefixes(graph.edges, free)
-        if found is None:
-            return None
-        levels.append(_Level(found, free, inside))
-    pairs = sum(len(a.members) * len(b.members) for a, b in pairwise(levels))
-    cells = sum(len(level.members) for level in levels) * len(graph.values)
-    return levels if pairs <= _MOST_PAIRS and cells <= _MOST_CELLS else None
-
-
-def _prefixes(edges: IntArray, free: IntArray) -> NDArray[np.float32] | None:
-    """Shape [L, free]: every set of free groups that is closed under precedence among them."""
-    place = {group: i for i, group in enumerate(free.tolist())}
-    before = [0] * len(free)
-    after: list[list[int]] = [[] for _ in free]
-    both = np.isin(edges, free).all(axis=1)
-    for a, b in edges[both].tolist():
-        before[place[b]] |= 1 << place[a]
-        after[place[a]].append(place[b])
-    ready = tuple(i for i, needed in enumerate(before) if not needed)
-    found = {0: ready}
-    pending = [0]
-    while pending:
-        prefix = pending.pop()
-        for c in found[prefix]:
-            larger = prefix | 1 << c
-            if larger in found:
-                continue
-            opened = [b for b in after[c] if not before[b] & ~larger]
-            found[larger] = (*(r for r in found[prefix] if r != c), *opened)
-            pending.append(larger)
-            if len(found) > _MOST_PREFIXES:
-                return None
-    width = len(free) // 8 + 1
-    raw = b"".join(prefix.to_bytes(width, "little") for prefix in found)
-    octets = np.frombuffer(raw, dtype=np.uint8).reshape(len(found), width)
-    bits = np.unpackbits(octets, axis=1, bitorder="little")[:, : len(free)]
-    return bits.astype(np.float32)
-
-
 class _Chain:
     """The loads of all stages between prefixes, and the ways through them."""
 
-    def __init__(self, graph: Joined, levels: list[_Level], slowdown: FloatArray) -> None:
+    def __init__(self, graph: Joined, levels: list[Level], slowdown: FloatArray) -> None:
         self.graph, self.levels = graph, levels
-        ends = [_Crossing.of(graph, level) for level in levels]
+        ends = [Crossing.of(graph, level) for level in levels]
         self.loads = [
-            _loads(graph, stage, float(slowdown[stage]), *ends[stage : stage + 2])
+            loads_between(graph, stage, float(slowdown[stage]), *ends[stage : stage + 2])
             for stage in range(len(levels) - 1)
         ]
-        self.credit = [_inside(level, graph.credit[-1]) for level in levels]
+        self.credit = [level.sums(graph.credit[-1]) for level in levels]
         rows = graph.credit
-        self.ahead = [
-            row.sum() - _inside(level, row) for level, row in zip(levels, rows, strict=True)
-        ]
+        self.ahead = [row.sum() - level.sums(row) for level, row in zip(levels, rows, strict=True)]
         """Shape [L] a level: what may have been paid ahead at most."""
 
     def least_limit(self, refuted: float) -> float:
@@ -274,88 +209,3 @@ class _Chain:
             need = (needs[-1][None, :] - self._spare(stage, limit)).min(axis=1, initial=np.inf)
             needs.append(np.maximum(need, 0.0))
         return needs[::-1]
-
-
-def _inside(level: _Level, amount: FloatArray) -> FloatArray:
-    """Shape [L]: the sum of `amount` [m] over each prefix."""
-    free = level.members.astype(np.float64) @ amount[level.free]
-    total: FloatArray = free + amount[level.inside].sum()
-    return total
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Crossing:
-    """What the prefixes of a level have inside and make cross."""
-
-    level: _Level
-    work: FloatArray
-    """Shape [L]."""
-    crosses: BoolArray
-    """Shape [L, values]."""
-    users: NDArray[np.int32]
-    """Shape [L, values]: how many users are inside."""
-
-    @staticmethod
-    def of(graph: Joined, level: _Level) -> _Crossing:
-        m, values = len(graph.root), graph.values
-        value = np.repeat(np.arange(len(values)), np.diff(values.offsets))
-        is_user = np.ones(len(values.members), dtype=bool)
-        is_user[values.offsets[:-1]] = False
-        user, value = values.members[is_user], value[is_user]
-        place = np.full(m, -1)
-        place[level.free] = np.arange(len(level.free))
-        free = place[user] >= 0
-        used = np.zeros((len(level.free), len(values)), dtype=np.float32)
-        used[place[user[free]], value[free]] = 1.0
-        surely = np.bincount(value[level.inside[user]], minlength=len(values)).astype(np.float32)
-        users = level.members @ used + surely
-        has = np.broadcast_to(level.inside, (len(level.members), m)).copy()
-        has[:, level.free] = level.members > 0
-        made = has[:, values.members[values.offsets[:-1]]]
-        return _Crossing(
-            level,
-            _inside(level, graph.work),
-            made & (users < np.diff(values.offsets) - 1),
-            users.astype(np.int32),
-        )
-
-
-def _loads(
-    graph: Joined, stage: int, slowdown: float, start: _Crossing, stop: _Crossing
-) -> FloatArray:
-    """Shape [L, L']: the load of each stage between two levels; infinity for none."""
-    entering, leaving = graph.entering[stage], graph.leaving[stage]
-    load = slowdown * (stop.work[None, :] - start.work[:, None])
-    load += (start.crosses @ entering)[:, None] + (stop.crosses @ leaving)[None, :]
-    over = np.flatnonzero(start.crosses.any(axis=0) & stop.crosses.any(axis=0))
-    load -= (start.crosses[:, over] * leaving[over]) @ stop.crosses[:, over].T.astype(np.float64)
-    begun, ended, price = _unused(start, stop, over, entering)
-    load -= (begun * price) @ ended.T
-    load[_outside(start.level, stop.level)] = np.inf
-    return load
-
-
-def _unused(
-    start: _Crossing, stop: _Crossing, over: IntArray, price: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Which prefixes cross a value with one number of users inside: columns, and their prices.
-
-    A value that crosses both boundaries with as many users inside has none in between.
-    """
-    begun, ended = [np.zeros((len(start.work), 0))], [np.zeros((len(stop.work), 0))]
-    paid = []
-    for value in over.tolist():
-        crosses, users = start.crosses[:, value], start.users[:, value]
-        crosses_later, users_later = stop.crosses[:, value], stop.users[:, value]
-        for count in np.intersect1d(users[crosses], users_later[crosses_later]):
-            begun.append((crosses & (users == count))[:, None].astype(np.float64))
-            ended.append((crosses_later & (users_later == count))[:, None].astype(np.float64))
-            paid.append(price[value])
-    return np.concatenate(begun, axis=1), np.concatenate(ended, axis=1), np.asarray(paid)
-
-
-def _outside(start: _Level, stop: _Level) -> BoolArray:
-    """Shape [L, L']: whether the first prefix has something that the second lacks."""
-    _, at_start, at_stop = np.intersect1d(start.free, stop.free, return_indices=True)
-    lacking: BoolArray = start.members[:, at_start] @ (1 - stop.members[:, at_stop]).T > 0
-    return lacking
