@@ -57,7 +57,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bin:
-    """The prefixes of weight lo to hi: who must be in, who must be out, what may cross."""
+    """The prefixes of about one weight: who must be in, who must be out, what may cross."""
 
     inside: BoolArray
     """Shape [n]: in every such prefix."""

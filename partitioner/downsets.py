@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from stagecut.ir.problem import FloatArray, Incidence, IntArray, Problem
 from stagecut.ir.solution import Assignment
 from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.closed_sets import closed_sets
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, round_trip_seconds
 
 MOST_PREFIXES = 24_000
@@ -99,22 +100,7 @@ def _prefixes(
     closed = _closed(before, start)
     if closed & barred:
         return []
-    free = [c for c in range(problem.n) if not (closed | barred) >> c & 1]
-    ready = tuple(c for c in free if not before[c] & ~closed)
-    found = {closed: ready}
-    pending = [closed]
-    while pending:
-        prefix = pending.pop()
-        for c in found[prefix]:
-            larger = prefix | 1 << c
-            if larger in found:
-                continue
-            opened = [b for b in after[c] if not before[b] & ~larger and not barred >> b & 1]
-            found[larger] = (*(r for r in found[prefix] if r != c), *opened)
-            pending.append(larger)
-            if len(found) > most:
-                return None
-    return list(found)
+    return closed_sets(before, after, closed, barred, most)
 
 
 def _closed(before: list[int], prefix: int) -> int:

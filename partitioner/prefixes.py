@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stagecut.ir.problem import FloatArray, IntArray
 from stagecut.partitioner.arrays import BoolArray
+from stagecut.partitioner.closed_sets import closed_sets
 from stagecut.partitioner.sidings import Joined
 
 _MOST_PREFIXES = 5_000
@@ -65,20 +66,9 @@ def _prefixes(edges: IntArray, free: IntArray) -> NDArray[np.float32] | None:
     for a, b in edges[both].tolist():
         before[place[b]] |= 1 << place[a]
         after[place[a]].append(place[b])
-    ready = tuple(i for i, needed in enumerate(before) if not needed)
-    found = {0: ready}
-    pending = [0]
-    while pending:
-        prefix = pending.pop()
-        for c in found[prefix]:
-            larger = prefix | 1 << c
-            if larger in found:
-                continue
-            opened = [b for b in after[c] if not before[b] & ~larger]
-            found[larger] = (*(r for r in found[prefix] if r != c), *opened)
-            pending.append(larger)
-            if len(found) > _MOST_PREFIXES:
-                return None
+    found = closed_sets(before, after, 0, 0, _MOST_PREFIXES)
+    if found is None:
+        return None
     width = len(free) // 8 + 1
     raw = b"".join(prefix.to_bytes(width, "little") for prefix in found)
     octets = np.frombuffer(raw, dtype=np.uint8).reshape(len(found), width)
