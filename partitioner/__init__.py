@@ -4,7 +4,7 @@ from stagecut.partitioner.evaluate import evaluate
 from stagecut.partitioner.explain import explain
 from stagecut.partitioner.folding import Folded, best_fold, device_loads
 from stagecut.partitioner.placement import Placement, solve_placed
-from stagecut.partitioner.relief import lacks_memory, solve_relieved
+from stagecut.partitioner.relief import lacks_memory, may_gain, solve_relieved
 from stagecut.partitioner.solve import METHODS, solve
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "evaluate",
     "explain",
     "lacks_memory",
+    "may_gain",
     "solve",
     "solve_placed",
     "solve_relieved",

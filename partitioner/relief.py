@@ -17,6 +17,7 @@ from stagecut.ir.problem import FloatArray, IntArray, Problem, Relief
 from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.arrays import sums
 from stagecut.partitioner.bound import simple_bound
+from stagecut.partitioner.certificate import quick_look
 from stagecut.partitioner.dp import relieved_cut
 from stagecut.partitioner.evaluate import LIMIT_TOLERANCE, evaluate
 from stagecut.partitioner.orders import orders
@@ -24,6 +25,13 @@ from stagecut.partitioner.search import Search
 
 _ORDERS = 5_000
 """Budget times clusters: orders cut; one at least."""
+_WORTH_RELIEVING = 1.05
+"""By this factor, since a share of the forward is at least a few percent of a stage."""
+
+
+def may_gain(problem: Problem, bottleneck_seconds: float) -> bool:
+    """Whether recomputing may pay for a cut that fits without: stages of equal work are faster."""
+    return bottleneck_seconds > _WORTH_RELIEVING * simple_bound(problem)
 
 
 def solve_relieved(problem: Problem, relief: Relief, time_limit: float = 10.0) -> Solution | None:
@@ -44,6 +52,7 @@ def solve_relieved(problem: Problem, relief: Relief, time_limit: float = 10.0) -
         if best is None:
             return None
         search.offer(best[1], f"{best[2]}, stages recompute")
+    quick_look(search)
     return search.solution()
 
 

@@ -10,7 +10,8 @@ from stagecut.ir.errors import ArgumentError
 from stagecut.ir.problem import IntArray, Problem
 from stagecut.ir.solution import Assignment, Solution
 from stagecut.partitioner.baselines import layers, parameters, uniform
-from stagecut.partitioner.bound import MOST_BINS, lower_bound, simple_bound
+from stagecut.partitioner.bound import simple_bound
+from stagecut.partitioner.certificate import FAIR, GOOD_ENOUGH, certify, halfway, quick_look
 from stagecut.partitioner.dp import cut_order, least_missing_bytes
 from stagecut.partitioner.exact import close_gap, close_small_gap, nothing_fits
 from stagecut.partitioner.gather import gather
@@ -22,8 +23,6 @@ from stagecut.partitioner.search import Search
 from stagecut.partitioner.shake import shake
 from stagecut.partitioner.tree import tree
 
-_GOOD_ENOUGH, _FAIR = 0.01, 0.05
-"""Gaps at which `auto` stops; and the one that it certifies first, where that one seems far."""
 _ORDERS, _POLISHED, _SEEDS, _NEAREST = 300_000, 100_000, 150_000, 5_000
 """Budgets times clusters: orders cut, cuts polished, METIS seeds, orders searched for the nearest
 cut where nothing fits; one of each at least."""
@@ -33,10 +32,6 @@ _MOST_SEEDS, _SEEDS_TO_COMPARE = 6, 2
 _AUTO_EFFORT, _EXACT_EFFORT = 0.05, 20.0
 _MOST_CLOSINGS = 2
 """Exact searches for something better by more than a good enough gap, if the first finds it."""
-_FARTHER = 1.5
-"""Gaps above the one aimed at by this factor are worth aiming halfway."""
-_FEW_BINS = 300
-"""Bins for the bound at a quick look."""
 _MOST_SUGGESTIONS, _WORTH_AGAIN = 4, 0.998
 """Cuts that the bound suggests, each better by this factor, after which it is computed anew."""
 _PROMISING = 1.03
@@ -74,9 +69,9 @@ def solve(problem: Problem, method: str = "auto", time_limit: float = 10.0) -> S
         raise baseline_infeasible(method, search.faults)
     if not search.feasible:
         raise infeasible(problem, _orders_in_time(search), search.proved_infeasible, method)
-    if method not in ("auto", "exact") and not search.finished(_GOOD_ENOUGH):
-        _quick_look(search)
-        _bound(search)
+    if method not in ("auto", "exact") and not search.finished(GOOD_ENOUGH):
+        quick_look(search)
+        certify(search)
     return search.solution()
 
 
@@ -89,31 +84,31 @@ def _auto(search: Search) -> None:
     _dp(search)
     if search.proved_infeasible:
         return
-    _quick_look(search)
-    near = search.gap <= _FAIR
+    quick_look(search)
+    near = search.gap <= FAIR
     if near:
-        _bound(search)
+        certify(search)
     if not search.finished():
-        _metis(search, _SEEDS_TO_COMPARE if search.gap <= _GOOD_ENOUGH else _MOST_SEEDS)
-    if search.finished(_GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
+        _metis(search, _SEEDS_TO_COMPARE if search.gap <= GOOD_ENOUGH else _MOST_SEEDS)
+    if search.finished(GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
         return
     if near:
-        _bound(search)
+        certify(search)
         if search.free_variables() <= _FEW_FREE:
-            _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
-    if not search.finished(_GOOD_ENOUGH):
+            _close(search, _AUTO_EFFORT, GOOD_ENOUGH)
+    if not search.finished(GOOD_ENOUGH):
         with search.trial("search"):
             search.offer(gather(search.problem, search.incumbent, search.out_of_time))
-            shake(search, _GOOD_ENOUGH)
+            shake(search, GOOD_ENOUGH)
             search.confirm("nothing better found")
     _suggested(search)
     for _ in range(_MOST_CLOSINGS):
         before = search.bottleneck_seconds
-        if not search.finished(_GOOD_ENOUGH) and search.free_variables() <= _MOST_FREE:
-            _close(search, _AUTO_EFFORT, _GOOD_ENOUGH)
+        if not search.finished(GOOD_ENOUGH) and search.free_variables() <= _MOST_FREE:
+            _close(search, _AUTO_EFFORT, GOOD_ENOUGH)
         if search.bottleneck_seconds == before:
             break
-    _halfway(search)
+    halfway(search)
 
 
 def _exact(search: Search) -> None:
@@ -136,53 +131,12 @@ def _small(search: Search, effort: float) -> bool:
     return trial.kept
 
 
-def _quick_look(search: Search) -> None:
-    """The lower bound as a few bins tell it: often enough where nothing better exists."""
-    if search.feasible and not search.finished(_GOOD_ENOUGH):
-        _look(search, 0.0, _FEW_BINS)
-
-
-def _bound(search: Search) -> None:
-    """The lower bound against the incumbent, as far as a good enough certificate needs.
-
-    A fair certificate comes first: where that is out of reach, so is a better one.
-    """
-    for aim in (_FAIR, _GOOD_ENOUGH):
-        if not search.feasible or search.finished(_GOOD_ENOUGH):
-            return
-        if not search.finished(aim) and not search.aimed(aim):
-            _look(search, aim, MOST_BINS)
-        if not search.finished(aim):
-            return
-
-
-def _halfway(search: Search) -> None:
-    """The bound for a certificate between what it reached and what it did not.
-
-    Windows of assignments below a lower target are narrower, and their prices higher.
-    """
-    if search.bound is None:
-        return
-    failed = search.bottleneck_seconds / search.bound.target_seconds - 1
-    while not search.finished(failed * _FARTHER):
-        aim = (failed + search.gap) / 2
-        _look(search, aim, MOST_BINS)
-        if not search.finished(aim):
-            return
-
-
-def _look(search: Search, aim: float, most_bins: int) -> None:
-    upper, crossings = search.bottleneck_seconds, search.crossings
-    search.bound = lower_bound(search.problem, upper, aim, search.out_of_time, most_bins, crossings)
-    search.raise_bound(search.bound.seconds)
-
-
 def _suggested(search: Search) -> None:
     """The bound, and the cut that it suggests, polished, while that is the better one."""
     for _ in range(_MOST_SUGGESTIONS):
         before = search.bottleneck_seconds
-        _bound(search)
-        if search.finished(_GOOD_ENOUGH) or search.bound is None or search.bound.stage is None:
+        certify(search)
+        if search.finished(GOOD_ENOUGH) or search.bound is None or search.bound.stage is None:
             return
         with search.trial("prefixes") as trial:
             _, program = next(orders(search.problem))

@@ -113,7 +113,8 @@ def partition(
         memory_limit: Bytes or `"24GiB"`, for every device or one each. Without it, what the
             devices have; a plan that exceeds that says so, and is the best that ignores it.
         recompute: What the backward computes again instead of keeping it: `auto`, as many blocks as
-            each stage's memory needs; `never`; `full`, every block.
+            each stage's memory needs, under the method `auto` also for a faster cut; `never`;
+            `full`, every block.
         pins: Module paths to stages that they must be in; kept by later edits of the plan.
         split: Inputs that every micro-batch gets whole: `{"mask": None}`.
         tied: A weight that is used in several places: `replicate`, held by every stage that uses
@@ -195,6 +196,7 @@ def partition(
             pose,
             lambda problem: solve(problem, method, time_limit),
             lambda problem, relief: solve_relieved(problem, relief, time_limit),
+            weighs_recomputing=method == "auto",
         )
         with told_what_is_whole(traced), told_what_is_tied(graph, tied):
             fitted = fitter.fit(way.recompute, held)

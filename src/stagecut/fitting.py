@@ -19,7 +19,7 @@ from stagecut.ir.plan import StageMemory
 from stagecut.ir.problem import Problem, Relief
 from stagecut.ir.solution import Assignment, Solution, Trial
 from stagecut.lacking import Lack, least_memory_cuts, more, too_little
-from stagecut.partitioner import evaluate, lacks_memory
+from stagecut.partitioner import evaluate, lacks_memory, may_gain
 from stagecut.passes import (
     Clustering,
     Group,
@@ -39,6 +39,8 @@ Recomputation = Literal["never", "full", "auto"]
 Limit = float | Sequence[float] | None
 Costed = Mapping[str, Graph]
 """The annotated graph for each kind of device, by its name; that of the first device first."""
+_NEARLY_FULL = 0.8
+"""Cuts that fit with no stage above this share of its limit are not held back by memory."""
 _BISECTIONS = 5
 """Limits tried between one that is too low and one that works."""
 _BISECTING_SECONDS = 10.0
@@ -70,6 +72,8 @@ class Fitter:
     solve: Callable[[Problem], Solution]
     solve_relieved: Callable[[Problem, Relief], Solution | None]
     """The best cut where stages may recompute; None if that finds none."""
+    weighs_recomputing: bool
+    """Whether a cut that fits as it is gives way to a faster one that recomputes."""
 
     def fit(self, recompute: Recomputation, limit: Limit) -> Fitted:
         """The best cut within `limit`; without one, within the devices' memory, if any does.
@@ -87,7 +91,7 @@ class Fitter:
         marked = self._marked(groups)
         try:
             made = self._plain(marked, limit)
-            if limit is None or not self._over(made, made.problem):
+            if limit is None or self._fullest(made, made.problem) <= 1:
                 return self._noted(made, groups, self._stages(made))
         except InfeasibleError:
             if limit is None or not groups or self._leanest(groups, limit) is None:
@@ -109,16 +113,20 @@ class Fitter:
         if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
             return self._refused(groups, None, limit)  # recomputing frees no weights
         plain = self._unless_infeasible(problem, clustering)
-        if plain is not None and not self._over(plain, problem):
-            return plain
+        full = self._fullest(plain, problem) if plain else 0.0
+        fits = [plain] if plain and full <= 1 else []
+        held_back = self.weighs_recomputing and full > _NEARLY_FULL
+        if fits and not (held_back and may_gain(problem, _seconds(fits[0]))):
+            return fits[0]
         relief = relief_of(self._graphs(), clustering, groups)
         relieved = self.solve_relieved(problem, relief)
-        cuts = [plain] if plain else []
+        cuts = [plain] if plain and not fits else []
         if relieved is not None:
             cuts.append(Fitted(self._graph(), problem, clustering, relieved))
-        found = [fit for cut in cuts if (fit := self._within(cut, groups, problem, limit))]
+        found = fits + [fit for cut in cuts if (fit := self._within(cut, groups, problem, limit))]
         if found:
-            return min(found, key=lambda f: f.solution.evaluation.bottleneck_seconds)
+            best = min(found, key=_seconds)
+            return _instead_of(fits[0], best) if fits and best is not fits[0] else best
         return self._with_everything(groups, problem, plain, limit)
 
     def _unless_infeasible(self, problem: Problem, clustering: Clustering) -> Fitted | None:
@@ -283,11 +291,11 @@ class Fitter:
         parts = parts_of(self._graph(), stages, problem.n_stages)
         return groups_to_fit(self._graph(), parts, groups, limits, self._peak(problem))
 
-    def _over(self, cut: Fitted, problem: Problem) -> bool:
-        """Whether some stage is over its limit."""
+    def _fullest(self, cut: Fitted, problem: Problem) -> float:
+        """The greatest share of its limit that a stage needs."""
         peak, limits = self._peak(problem), problem.memory_limit_bytes
         parts = parts_of(cut.graph, self._stages(cut), problem.n_stages)
-        return any(peak(part, index) > limits[index] for index, part in enumerate(parts))
+        return max(peak(part, index) / float(limits[index]) for index, part in enumerate(parts))
 
     def _peak(self, problem: Problem) -> Callable[[Part, int], float]:
         return lambda part, index: self._memory(problem, part, index).total
@@ -327,3 +335,22 @@ class Fitter:
                     f"{seconds_text(seconds)} a micro-batch, to hold less memory."
                 )
         return replace(cut, notes=(*cut.notes, *notes))
+
+
+def _instead_of(plain: Fitted, relieved: Fitted) -> Fitted:
+    """A cut that recomputes, with what is known of the best that need not."""
+    one, other = plain.solution, relieved.solution
+    solution = replace(
+        other,
+        trials=one.trials + other.trials,
+        stopped_by_clock=one.stopped_by_clock or other.stopped_by_clock,
+    )
+    note = (
+        f"Nothing has to be recomputed to fit, but the bottleneck would then be "
+        f'{seconds_text(_seconds(plain))}; recompute="never" takes that.'
+    )
+    return replace(relieved, solution=solution, notes=(*relieved.notes, note))
+
+
+def _seconds(fitted: Fitted) -> float:
+    return fitted.solution.evaluation.bottleneck_seconds

@@ -89,6 +89,26 @@ def test_a_limit_that_is_too_low_without_is_met(name: str) -> None:
     assert max(measured_peaks(plan.data, model, batch, MICROBATCHES, "gpipe")) <= limit
 
 
+def test_a_cut_that_fits_gives_way_to_a_faster_one_that_recomputes() -> None:
+    model, inputs = case_of("deep")
+    roomy = plan_of(model, inputs, recompute="never", optimizer="adamw").data
+    limit = 0.9 * max(stage.memory.total for stage in roomy.stages)
+    options = {"optimizer": "adamw", "memory_limit": limit}
+    plain = plan_of(model, inputs, recompute="never", **options)
+    plan = plan_of(model, inputs, **options)
+    assert plain.fits and plan.fits and n_recomputed(plan.data)
+    assert plan.data.bottleneck_seconds < 0.9 * plain.data.bottleneck_seconds
+    shown = [trial.bottleneck_seconds for trial in plan.data.trials]
+    for made in (plain, plan):
+        assert pytest.approx(made.data.bottleneck_seconds) in shown
+    assert any('recompute="never" takes that' in note for note in plan.data.notes)
+    assert (
+        max(measured_peaks(plan.data, model, list(inputs.values()), MICROBATCHES, "1f1b")) <= limit
+    )
+    asked = plan_of(model, inputs, method="dp", **options).data
+    assert n_recomputed(asked) == 0  # who names a method gets its cut where that fits
+
+
 def test_auto_recomputes_nothing_where_memory_suffices() -> None:
     model, inputs = case_of("deep")
     assert n_recomputed(plan_of(model, inputs).data) == 0
