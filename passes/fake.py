@@ -9,6 +9,7 @@ as soon as they require grad, so every fake tensor here is a CPU one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,10 +22,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 def fake_tensors() -> Iterator[None]:
     """Inside, every tensor that is made has no data.
 
-    Real tensors met inside (attributes of an opaque module) are replaced by fake twins.
+    Real tensors met inside (attributes of an opaque module) are replaced by fake twins. What an
+    operator cannot do is told by the exception alone, which torch would also log.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        yield
+    log = logging.getLogger(FakeTensorMode.__module__)
+    log.addFilter(_nothing)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        log.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def fake_leaf(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
@@ -72,3 +73,11 @@ def test_saved_tensor_hooks_see_storages() -> None:
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             F.linear(x, w)
         assert set(seen) == {storage_key(x), storage_key(w)}
+
+
+def test_what_an_operator_cannot_do_is_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    with fake_tensors():
+        whole = torch.zeros(4, dtype=torch.int32)
+        with pytest.raises(RuntimeError, match="not implemented"):
+            torch.histc(whole, 4, 0, 3)
+    assert capfd.readouterr().err == ""
