@@ -1,45 +1,14 @@
-"""The exact optimum by integer programming (HiGHS), with most variables fixed beforehand.
-
-Legend:  c cluster, s stage, y[c, s] = 1 if c is in stages 0..s, x[c, s] = y[c, s] - y[c, s - 1] = 1
-if c is in stage s, t[e, s] = 1 if stage s touches item e and does not have all of it.
-
-    minimise T    y[c, s - 1] <= y[c, s]      y[b, s] <= y[a, s] for each edge (a, b)
-                  load of s <= T              memory of s <= its limit
-
-Prefix variables make precedence and the lower bound's windows one line each: where c cannot be
-after stage s, y[c, s] is the constant 1; where it cannot be in 0..s, the constant 0. T is
-kept just below the incumbent's bottleneck: no solution means that the incumbent is optimal.
-"""
+"""The exact optimum by integer programming, in the windows that the lower bound leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable
 
-import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import coo_array
-
-from stagecut.ir.problem import FloatArray, IntArray, Problem
-from stagecut.ir.solution import Assignment
-from stagecut.partitioner.downsets import Answer, stage_alone_decides
-from stagecut.partitioner.evaluate import evaluate, transfer_seconds
-
-Terms = list[tuple[int, float]]
-"""A linear expression: (variable, coefficient); variable -1 is the constant."""
-
-_NODES = 20_000_000
-"""Branch-and-bound nodes times nonzero coefficients, at effort 1."""
-_WHOLE, _NONZEROS = 15_000, 680_000
-"""Whole variables and nonzero coefficients at effort 1. Below it, programmes with more of both are
-not tried: a single node may take a minute."""
-_UNITS = 100.0
-"""The incumbent's bottleneck as the solver sees it; its tolerances are absolute, about 1e-6."""
-_OPTIMAL, _NONE_EXISTS, _SOLVER_ERROR = 0, 2, 4
-_AT_ITS_LIMIT = "Solution limit reached"
-"""Said with the status of an error, where all nodes allowed were searched without a solution."""
-_CLOSER = 1 - 1e-6
-"""A solution is worth finding only if it is this much better."""
+from stagecut.ir.problem import IntArray, Problem
+from stagecut.partitioner import cpsat, highs
+from stagecut.partitioner.downsets import Answer
+from stagecut.partitioner.evaluate import evaluate
+from stagecut.partitioner.program import CLOSER, UNITS, Program
 
 
 def best_by_milp(
@@ -53,261 +22,23 @@ def best_by_milp(
 ) -> Answer:
     """The best assignment, to within `gap`, below a bottleneck of `upper` and in stages low..high.
 
-    Stops at a number of branch-and-bound nodes that falls with the programme's size and grows with
-    `effort`, or where no seconds are left.
+    CP-SAT solves it where it is installed, else HiGHS; both stop at an amount of work that grows
+    with `effort`, or where no seconds are left.
     """
     program = Program(problem, low, high, upper)
-    if not program.build(seconds_left) or program.too_large(effort):
+    if not program.build(seconds_left):
         return Answer(None, complete=False)
-    solved = program.solve(seconds_left(), effort, gap, presolve=True)
-    if solved.status == _SOLVER_ERROR and _AT_ITS_LIMIT not in solved.message:
-        solved = program.solve(seconds_left(), effort, gap, presolve=False)
-    if solved.status == _NONE_EXISTS:
+    solver = cpsat if cpsat.installed() else highs
+    outcome = solver.solve(program, seconds_left(), effort, gap)
+    if outcome.none_exists:
         return Answer(None, complete=True)
-    dual = solved.mip_dual_bound or 0.0  # None where the solver stopped before it had any
-    refuted = dual * program.unit * _CLOSER
-    if solved.x is None:
+    refuted = outcome.refuted * program.unit * CLOSER
+    if outcome.values is None:
         return Answer(None, complete=False, refuted_seconds=refuted)
-    found = program.assignment(solved.x)
-    finished = solved.status == _OPTIMAL and gap == 0
+    found = program.assignment(outcome.values)
+    finished = outcome.finished and gap == 0
     scored = evaluate(problem, found)
     if scored.faults or scored.bottleneck_seconds >= upper:
         # Better than the incumbent only by the solver's tolerances.
-        return Answer(None, finished and dual >= _UNITS * _CLOSER**2, refuted)
+        return Answer(None, finished and outcome.refuted >= UNITS * CLOSER**2, refuted)
     return Answer(found, finished, refuted)
-
-
-class Program:
-    """Rows and columns as they are added; column 0 is T."""
-
-    def __init__(self, problem: Problem, low: IntArray, high: IntArray, upper: float) -> None:
-        self.problem, self.unit = problem, upper / _UNITS
-        self.low, self.high = low.tolist(), high.tolist()
-        self.whole = [0]
-        self.most = [_UNITS * _CLOSER]
-        self.rows: list[int] = []
-        self.columns: list[int] = []
-        self.coefficients: list[float] = []
-        self.limits: list[float] = []
-        self._y: dict[tuple[int, int], int] = {}
-        k = problem.n_stages
-        self.load: list[Terms] = [[] for _ in range(k)]
-        self.memory: list[Terms] = [[] for _ in range(k)]
-
-    def build(self, seconds_left: Callable[[], float]) -> bool:
-        """Adds everything but the solver; whether time sufficed."""
-        self._stages()
-        self._computation()
-        parts = [self._transfers(), self._synchronisation()]
-        if np.isfinite(self.problem.memory_limit_bytes).any():
-            parts.append(self._memory())
-        for _ in chain.from_iterable(parts):
-            if not seconds_left():
-                return False
-        for load in self.load:
-            self.at_most([*load, (0, -1.0)], 0.0)
-        return True
-
-    @property
-    def size(self) -> int:
-        """How many coefficients are not zero."""
-        return len(self.coefficients)
-
-    def too_large(self, effort: float) -> bool:
-        """Whether the solver would hardly begin with what the effort allows."""
-        return effort < 1 and sum(self.whole) > _WHOLE * effort and self.size > _NONZEROS * effort
-
-    def solve(self, time_limit: float, effort: float, gap: float, presolve: bool) -> OptimizeResult:
-        """What HiGHS answers."""
-        shape = (len(self.limits), len(self.most))
-        matrix = coo_array((self.coefficients, (self.rows, self.columns)), shape=shape).tocsr()
-        nodes = max(1, int(_NODES * effort / self.size))
-        objective = np.zeros(len(self.most))
-        objective[0] = 1.0
-        return milp(
-            objective,
-            integrality=np.asarray(self.whole),
-            bounds=Bounds(np.zeros(len(self.most)), np.asarray(self.most)),
-            constraints=LinearConstraint(matrix, -np.inf, np.asarray(self.limits)),
-            options={
-                "time_limit": time_limit,
-                "node_limit": nodes,
-                "mip_rel_gap": max(gap, 1e-7),
-                "presolve": presolve,
-            },
-        )
-
-    def assignment(self, values: FloatArray) -> Assignment:
-        """The stages of a solution."""
-        return Assignment(
-            np.asarray(
-                [
-                    low + sum(values[self._y[c, s]] < 0.5 for s in range(low, high))
-                    for c, (low, high) in enumerate(zip(self.low, self.high, strict=True))
-                ],
-                dtype=np.int64,
-            )
-        )
-
-    def at_most(self, terms: Terms, limit: float) -> None:
-        """Adds the row: terms <= limit. Rows of constants alone are kept as infeasibility."""
-        sums: dict[int, float] = {}
-        for variable, coefficient in terms:
-            sums[variable] = sums.get(variable, 0.0) + coefficient
-        limit -= sums.pop(-1, 0.0)
-        row = [(v, c) for v, c in sums.items() if c]
-        if not row and limit >= -1e-9:
-            return
-        for variable, coefficient in row or [(0, 0.0)]:
-            self.rows.append(len(self.limits))
-            self.columns.append(variable)
-            self.coefficients.append(coefficient)
-        self.limits.append(limit)
-
-    def variable(self, whole: bool = False, most: float = 1.0) -> int:
-        """A new column, from 0 to `most`."""
-        self.whole.append(int(whole))
-        self.most.append(most)
-        return len(self.most) - 1
-
-    def y(self, cluster: int, stage: int) -> Terms:
-        """Whether the cluster is in stages 0..stage."""
-        if stage >= self.high[cluster]:
-            return [(-1, 1.0)]
-        return [] if stage < self.low[cluster] else [(self._y[cluster, stage], 1.0)]
-
-    def x(self, cluster: int, stage: int, factor: float = 1.0) -> Terms:
-        """Whether the cluster is in the stage, times `factor`."""
-        now = [(v, factor * c) for v, c in self.y(cluster, stage)]
-        return now + [(v, -factor * c) for v, c in self.y(cluster, stage - 1)]
-
-    def stages_of(self, clusters: Iterable[int]) -> list[int]:
-        """The stages that some of the clusters may be in."""
-        return sorted({s for c in clusters for s in range(self.low[c], self.high[c] + 1)})
-
-    def together(self, clusters: list[int]) -> bool:
-        """Whether all clusters are surely in one stage."""
-        return len(self.stages_of(clusters)) == 1
-
-    def _stages(self) -> None:
-        p = self.problem
-        for c in range(p.n):
-            for s in range(self.low[c], self.high[c]):
-                self._y[c, s] = self.variable(whole=True)
-        for c in range(p.n):
-            for s in range(self.low[c], self.high[c] - 1):
-                self.at_most([*self.y(c, s), *_minus(self.y(c, s + 1))], 0.0)
-        for a, b in np.unique(p.edges, axis=0).tolist():
-            for s in range(self.low[b], self.high[a]):
-                self.at_most([*self.y(b, s), *_minus(self.y(a, s))], 0.0)
-        for s in range(p.n_stages if not p.allow_empty else 0):
-            self.at_most([term for c in range(p.n) for term in self.x(c, s, -1.0)], -1.0)
-
-    def _computation(self) -> None:
-        p = self.problem
-        seconds = ((p.forward_seconds + p.backward_seconds) / self.unit)[p.device_kind]
-        for c in range(p.n):
-            for s in self.stages_of([c]):
-                self.load[s] += self.x(c, s, float(seconds[s, c]))
-
-    def _transfers(self) -> Iterator[None]:
-        p = self.problem
-        alone = stage_alone_decides(p)
-        for v in range(len(p.values)):
-            yield
-            members = p.values[v].tolist()
-            if len(members) == 1 or self.together(members):
-                continue
-            if alone[v]:
-                seconds = sum(map(sum, transfer_seconds(p, *np.asarray([[v], [0], [1]]))))
-                self._partly(members, float(seconds) / self.unit)
-            else:
-                self._pairwise(v, members)
-
-    def _synchronisation(self) -> Iterator[None]:
-        p = self.problem
-        for w in np.flatnonzero(p.weight_sync_seconds > 0).tolist():
-            yield
-            users = p.weights[w].tolist()
-            if users and not self.together(users):
-                self._partly(users, float(p.weight_sync_seconds[w]) / self.unit)
-
-    def _partly(self, members: list[int], seconds: float) -> None:
-        """Each stage that has some members and not all pays `seconds`."""
-        head, *others = members
-        for s in self.stages_of(members):
-            paid = self.variable()
-            for other in others:
-                self.at_most([*self.x(head, s), *self.x(other, s, -1.0), (paid, -1.0)], 0.0)
-                self.at_most([*self.x(other, s), *self.x(head, s, -1.0), (paid, -1.0)], 0.0)
-            self.load[s].append((paid, seconds))
-
-    def _pairwise(self, value: int, members: list[int]) -> None:
-        """Each pair of producer's and consumer's stage pays by its own link and the send rule."""
-        head, *others = members
-        for p in self.stages_of([head]):
-            sent: list[Terms] = [[], []]
-            for q in self.stages_of(others):
-                if p == q:
-                    continue
-                there, back = (
-                    float(seconds[0]) / self.unit
-                    for seconds in transfer_seconds(self.problem, *np.asarray([[value], [p], [q]]))
-                )
-                pair = self.variable()
-                for other in (c for c in others if self.low[c] <= q <= self.high[c]):
-                    self.at_most([*self.x(head, p), *self.x(other, q), (pair, -1.0)], 1.0)
-                self.load[q].append((pair, there + back))
-                sent[0].append((pair, there))
-                sent[1].append((pair, back))
-            self._send(p, sent)
-
-    def _send(self, stage: int, sent: list[Terms]) -> None:
-        """Charges the producer's stage: all of each list, or under "once" its dearest entry."""
-        for terms in sent:
-            if self.problem.send_rule == "per_consumer":
-                self.load[stage] += terms
-            elif terms:
-                dearest = self.variable(most=max(seconds for _, seconds in terms))
-                for pair, seconds in terms:
-                    self.at_most([(pair, seconds), (dearest, -1.0)], 0.0)
-                self.load[stage].append((dearest, 1.0))
-
-    def _memory(self) -> Iterator[None]:
-        p, k = self.problem, self.problem.n_stages
-        unit = float(p.memory_limit_bytes[np.isfinite(p.memory_limit_bytes)].max()) or 1.0
-        for w in range(len(p.weights)):
-            yield
-            self._held(p.weights[w].tolist(), np.full(k, p.weight_bytes[w] / unit))
-        for i in range(len(p.saved)):
-            yield
-            self._held(p.saved[i].tolist(), p.saved_bytes[i] / unit * p.in_flight)
-        for s in range(k):
-            limit = float(p.memory_limit_bytes[s])
-            if np.isfinite(limit):
-                self._workspace(s, unit)
-                self.at_most(self.memory[s], limit / unit)
-
-    def _held(self, users: list[int], size: FloatArray) -> None:
-        """A stage holds an item once if it has any of its users."""
-        for s in self.stages_of(users) if size.any() else ():
-            if len(users) == 1:
-                self.memory[s] += self.x(users[0], s, float(size[s]))
-                continue
-            held = self.variable()
-            for user in users:
-                self.at_most([*self.x(user, s), (held, -1.0)], 0.0)
-            self.memory[s].append((held, float(size[s])))
-
-    def _workspace(self, stage: int, unit: float) -> None:
-        needed = self.problem.workspace_bytes / unit
-        if not needed.any():
-            return
-        largest = self.variable(most=float(needed.max()))
-        for c in np.flatnonzero(needed).tolist():
-            self.at_most([*self.x(c, stage, float(needed[c])), (largest, -1.0)], 0.0)
-        self.memory[stage].append((largest, 1.0))
-
-
-def _minus(terms: Terms) -> Terms:
-    return [(variable, -coefficient) for variable, coefficient in terms]
