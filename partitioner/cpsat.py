@@ -21,7 +21,7 @@ _STEPS = 1e7
 """Whole numbers to the unit: of time a hundredth of the bottleneck, of memory the largest limit."""
 _ABOVE_ALL = 2 * UNITS
 """More than any limit: figures above it are as impossible as this one, and sums stay small."""
-_WORK = 80.0
+_WORK = 40.0
 """OR-Tools' count of its own work, about a second each, at effort 1."""
 
 
