@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from stagecut.ir.errors import PlanError
 from stagecut.ir.graph import Arg, ByMode, Graph, Mode, Op
 from stagecut.ir.plan import Plan
 from stagecut.passes.resolve import opaque_path
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
 
 
 def eval_note(model: nn.Module, graph: Graph) -> tuple[str, ...]:
@@ -71,8 +74,8 @@ def _frozen(op: Op, modules: Mapping[str, nn.Module]) -> bool:
     module = modules.get(op.scope)
     if module is None or not module.training or not type(module).__module__.startswith("torch.nn."):
         return False
-    if isinstance(module, _BatchNorm) and op.target.startswith("aten.batch_norm"):
+    if isinstance(module, _BATCH_NORMS) and op.target.startswith("aten.batch_norm"):
         return len(op.args) > 5 and op.args[5] is False
-    if isinstance(module, _DropoutNd) and "dropout" in op.target:
+    if isinstance(module, _DROPOUTS) and "dropout" in op.target:
         return len(op.args) > 2 and op.args[2] is False
     return False
