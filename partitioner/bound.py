@@ -23,6 +23,7 @@ from stagecut.ir.problem import FloatArray, IntArray, Problem
 from stagecut.partitioner.bins import Bins
 from stagecut.partitioner.chains import chain_bound
 from stagecut.partitioner.crossings import Crossings
+from stagecut.partitioner.memory_bound import memory_share
 from stagecut.partitioner.orders import narrowed
 from stagecut.partitioner.reach import Paths, Reach
 from stagecut.partitioner.surcharges import surcharges
@@ -100,6 +101,10 @@ def lower_bound(
             open_before = float((high - low).sum())
         if (low > high).any():
             return Bound(target * SAFETY, target, low, high)
+    if not out_of_time():
+        share = max(share, memory_share(bins.relaxed, target, low, high))
+    if share >= 1:
+        return Bound(target * SAFETY, target, low, np.full_like(high, -1))
     share = _least_limit(bins, share)
     return Bound(share * target * SAFETY, target, low, high, stage)
 
