@@ -48,7 +48,7 @@ def memory_share(relaxed: Relaxed, target_seconds: float, low: IntArray, high: I
     order = _order_rows(relaxed, v)
     rows = np.concatenate([load[0], order[0] + len(limits)])
     columns, values = (np.concatenate([load[i], order[i]]) for i in (1, 2))
-    n_rows, n_columns = int(rows.max()) + 1, v.count + 1
+    n_rows, n_columns = len(limits) + len(order[0]) // 2, v.count + 1
     objective, upper = np.zeros(n_columns), np.ones(n_columns)
     objective[-1], upper[-1] = 1.0, np.inf
     solved = linprog(
@@ -114,7 +114,7 @@ def _stage_rows(
 
 
 def _order_rows(relaxed: Relaxed, v: _Variables) -> Entries:
-    """A row for each y[c, s - 1] <= y[c, s], and each y[b, s] <= y[a, s] of an edge."""
+    """A row of two entries for each y[c, s - 1] <= y[c, s], and each y[b, s] <= y[a, s]."""
     within = np.flatnonzero(v.stage + 1 < v.high[v.cluster])
     a, b = relaxed.edges.T
     shared = np.maximum(v.high[a] - v.low[b], 0)
