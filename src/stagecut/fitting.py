@@ -12,28 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from stagecut.fitted import Fitted, instead_of, noted
 from stagecut.ir.device import Cluster
 from stagecut.ir.errors import InfeasibleError
 from stagecut.ir.graph import Graph
-from stagecut.ir.plan import StageMemory
 from stagecut.ir.problem import Problem, Relief
 from stagecut.ir.solution import Assignment, Solution, Trial
-from stagecut.lacking import Lack, least_memory_cuts, more, too_little
+from stagecut.lacking import Lack, least_memory_cuts, more, over_at_peak, too_little
 from stagecut.partitioner import evaluate, lacks_memory, may_gain
 from stagecut.passes import (
     Clustering,
     Group,
-    Part,
     groups_to_fit,
-    memory_of_stage,
-    modules_recomputed,
     parts_of,
     recomputable,
     recomputed,
     relief_of,
     stages_of_ops,
 )
-from stagecut.report.units import seconds_text
+from stagecut.peaks import Peaks
 
 Recomputation = Literal["never", "full", "auto"]
 Limit = float | Sequence[float] | None
@@ -45,17 +42,6 @@ _BISECTIONS = 5
 """Limits tried between one that is too low and one that works."""
 _BISECTING_SECONDS = 10.0
 """After which no further one is tried, as a safety stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A problem with its solution, and the graph that it stands for."""
-
-    graph: Graph
-    problem: Problem
-    clustering: Clustering
-    solution: Solution
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +77,8 @@ class Fitter:
         marked = self._marked(groups)
         try:
             made = self._plain(marked, limit)
-            if limit is None or self._fullest(made, made.problem) <= 1:
-                return self._noted(made, groups, self._stages(made))
+            if limit is None or self._peaks.fullest(made, made.problem) <= 1:
+                return noted(made, groups)
         except InfeasibleError:
             if limit is None or not groups or self._leanest(groups, limit) is None:
                 raise  # memory is not what stands in the way, or not what recomputing changes
@@ -104,7 +90,7 @@ class Fitter:
             works = (problem.memory_limit_bytes >= leanest.peaks).all()
             raise self._refusal(leanest, groups, raised if works else None)
         made = self._as_fitted(leanest, groups, limit, self._solved(marked, float("inf")))
-        return self._noted(made, groups, self._stages(made))
+        return noted(made, groups)
 
     def _auto(self, groups: Sequence[Group], limit: Limit) -> Fitted:
         problem, clustering = self.pose(self.costed, limit)
@@ -113,10 +99,10 @@ class Fitter:
         if problem.weight_bytes.sum() > problem.memory_limit_bytes.sum():
             return self._refused(groups, None, limit)  # recomputing frees no weights
         plain = self._unless_infeasible(problem, clustering)
-        full = self._fullest(plain, problem) if plain else 0.0
+        full = self._peaks.fullest(plain, problem) if plain else 0.0
         fits = [plain] if plain and full <= 1 else []
         held_back = self.weighs_recomputing and full > _NEARLY_FULL
-        if fits and not (held_back and may_gain(problem, _seconds(fits[0]))):
+        if fits and not (held_back and may_gain(problem, fits[0].seconds)):
             return fits[0]
         relief = relief_of(self._graphs(), clustering, groups)
         relieved = self.solve_relieved(problem, relief)
@@ -125,8 +111,8 @@ class Fitter:
             cuts.append(Fitted(self._graph(), problem, clustering, relieved))
         found = fits + [fit for cut in cuts if (fit := self._within(cut, groups, problem, limit))]
         if found:
-            best = min(found, key=_seconds)
-            return _instead_of(fits[0], best) if fits and best is not fits[0] else best
+            best = min(found, key=lambda fitted: fitted.seconds)
+            return instead_of(fits[0], best) if fits and best is not fits[0] else best
         return self._with_everything(groups, problem, plain, limit)
 
     def _unless_infeasible(self, problem: Problem, clustering: Clustering) -> Fitted | None:
@@ -134,7 +120,7 @@ class Fitter:
         if lacks_memory(problem):
             return None
         try:
-            return Fitted(self._graph(), problem, clustering, self.solve(problem))
+            return self._solved_at_peak(self._graph(), problem, clustering)
         except InfeasibleError:
             return None
 
@@ -207,7 +193,7 @@ class Fitter:
         """A cut with every block recomputed."""
         marked = self._marked(groups)
         problem, clustering = self.pose(marked, limit)
-        graph, peak = next(iter(marked.values())), self._peak(problem)
+        graph, peak = next(iter(marked.values())), self._peaks.total(problem)
         stages = stages_of_ops(graph, clustering, assignment.stage)
         parts = parts_of(graph, stages, problem.n_stages)
         peaks = tuple(peak(part, index) for index, part in enumerate(parts))
@@ -235,7 +221,7 @@ class Fitter:
         """What every block recomputed still lacks, and a limit with which `fit` finds a cut."""
         graph = recomputed(self._graph(), groups)
         part = parts_of(graph, lack.stages, lack.problem.n_stages)[lack.stage]
-        memory = self._memory(lack.problem, part, lack.stage)
+        memory = self._peaks.memory(lack.problem, part, lack.stage)
         return too_little(lack, memory, works)
 
     def _plain(self, costed: Costed, limit: Limit) -> Fitted:
@@ -250,12 +236,19 @@ class Fitter:
         )
         if limit is not None or needed <= present:
             try:
-                return Fitted(graph, problem, clustering, self.solve(problem))
+                cut = self._solved_at_peak(graph, problem, clustering)
+                if limit is None or self._peaks.fullest(cut, problem) <= 1:
+                    return cut
+                raise over_at_peak(self._peaks.of(cut, problem))
             except InfeasibleError as error:
                 if limit is not None:
                     raise
                 note = f"It does not fit: {error}"
         return replace(self._solved(costed, float("inf")), notes=(note,))
+
+    def _solved_at_peak(self, graph: Graph, problem: Problem, clustering: Clustering) -> Fitted:
+        made = Fitted(graph, problem, clustering, self.solve(problem))
+        return self._peaks.within(made, self.solve)
 
     def _solved(self, costed: Costed, limit: Limit) -> Fitted:
         problem, clustering = self.pose(costed, limit)
@@ -265,7 +258,7 @@ class Fitter:
         self, cut: Fitted, groups: Sequence[Group], problem: Problem, limit: Limit
     ) -> Fitted | None:
         """The cut with the least recomputed that fits; None where nothing does."""
-        stages = self._stages(cut)
+        stages = cut.stages
         chosen = self._chosen(stages, groups, problem)
         if chosen is None:
             return None
@@ -281,7 +274,7 @@ class Fitter:
         solution = replace(cut.solution, evaluation=evaluation, trials=trials, optimal=False)
         note = "The lower bound leaves memory out: part of the gap is the price of recomputing."
         made = Fitted(next(iter(marked.values())), posed, clustering, solution, (note,))
-        return self._noted(made, chosen, stages)
+        return noted(made, chosen)
 
     def _chosen(
         self, stages: Sequence[tuple[int, ...]], groups: Sequence[Group], problem: Problem
@@ -289,22 +282,14 @@ class Fitter:
         """What the stages recompute at least to fit; None where that is not enough."""
         limits = [float(bytes_) for bytes_ in problem.memory_limit_bytes]
         parts = parts_of(self._graph(), stages, problem.n_stages)
-        return groups_to_fit(self._graph(), parts, groups, limits, self._peak(problem))
+        return groups_to_fit(self._graph(), parts, groups, limits, self._peaks.total(problem))
 
-    def _fullest(self, cut: Fitted, problem: Problem) -> float:
-        """The greatest share of its limit that a stage needs."""
-        peak, limits = self._peak(problem), problem.memory_limit_bytes
-        parts = parts_of(cut.graph, self._stages(cut), problem.n_stages)
-        return max(peak(part, index) / float(limits[index]) for index, part in enumerate(parts))
-
-    def _peak(self, problem: Problem) -> Callable[[Part, int], float]:
-        return lambda part, index: self._memory(problem, part, index).total
-
-    def _memory(self, problem: Problem, part: Part, index: int) -> StageMemory:
-        kind = self.cluster.devices[self.device_of_stage[index]].kind
-        return memory_of_stage(
-            part, index, problem, kind, self.optimizer, True, self.n_microbatches
-        )
+    @property
+    def _peaks(self) -> Peaks:
+        return Peaks(
+            self.cluster, self.device_of_stage, self.n_microbatches, self.optimizer,
+            self._graph().training,
+        )  # fmt: skip
 
     def _graph(self) -> Graph:
         return next(iter(self.costed.values()))
@@ -315,42 +300,3 @@ class Fitter:
 
     def _marked(self, groups: Sequence[Group]) -> Costed:
         return {name: recomputed(graph, groups) for name, graph in self.costed.items()}
-
-    def _stages(self, cut: Fitted) -> tuple[tuple[int, ...], ...]:
-        return stages_of_ops(cut.graph, cut.clustering, cut.solution.assignment.stage)
-
-    def _noted(
-        self, cut: Fitted, groups: Sequence[Group], stages: Sequence[Sequence[int]]
-    ) -> Fitted:
-        """With a note of what each stage recomputes."""
-        stages_of = range(cut.problem.n_stages)
-        mine = [[g for g in groups if index in stages[g[0]]] for index in stages_of]
-        notes = []
-        for index, modules in enumerate(modules_recomputed(cut.graph, mine)):
-            ops = [cut.graph.ops[op] for group in mine[index] for op in group]
-            seconds = sum(op.cost.forward.seconds for op in ops if op.cost)
-            if modules:
-                notes.append(
-                    f"Stage {index} recomputes {', '.join(modules)} in the backward, "
-                    f"{seconds_text(seconds)} a micro-batch, to hold less memory."
-                )
-        return replace(cut, notes=(*cut.notes, *notes))
-
-
-def _instead_of(plain: Fitted, relieved: Fitted) -> Fitted:
-    """A cut that recomputes, with what is known of the best that need not."""
-    one, other = plain.solution, relieved.solution
-    solution = replace(
-        other,
-        trials=one.trials + other.trials,
-        stopped_by_clock=one.stopped_by_clock or other.stopped_by_clock,
-    )
-    note = (
-        f"Nothing has to be recomputed to fit, but the bottleneck would then be "
-        f'{seconds_text(_seconds(plain))}; recompute="never" takes that.'
-    )
-    return replace(relieved, solution=solution, notes=(*relieved.notes, note))
-
-
-def _seconds(fitted: Fitted) -> float:
-    return fitted.solution.evaluation.bottleneck_seconds

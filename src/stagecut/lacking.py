@@ -82,6 +82,21 @@ def too_little(
     )
 
 
+def over_at_peak(memories: Sequence[StageMemory]) -> InfeasibleError:
+    """The error where the best cut keeps within limits but for what is only there at the peak."""
+    over = [memory.total - memory.limit for memory in memories]
+    stage = int(np.argmax(over))
+    memory = memories[stage]
+    return InfeasibleError(
+        f"no cut found fits at its peak: in the nearest, stage {stage} needs "
+        f"{bytes_text(memory.total)} and has {bytes_text(memory.limit)}, "
+        f"{bytes_text(memory.boundary)} of it for transfers' buffers and "
+        f"{bytes_text(memory.workspace)} to work in. That no other cut fits is not proved. Raise "
+        f"memory_limit by {math.ceil(over[stage])} bytes, let blocks be recomputed with "
+        'recompute="auto", or use smaller micro-batches'
+    )
+
+
 def _proof(problem: Problem) -> str:
     """Of weights alone, which recomputing does not change."""
     total, room = float(problem.weight_bytes.sum()), float(problem.memory_limit_bytes.sum())

@@ -109,6 +109,26 @@ def test_a_cut_that_fits_gives_way_to_a_faster_one_that_recomputes() -> None:
     assert n_recomputed(asked) == 0  # who names a method gets its cut where that fits
 
 
+@pytest.mark.parametrize("share", [0.98, 0.9, 0.8])
+def test_limits_hold_at_the_peak_without_recomputing(share: float) -> None:
+    """With transfers' buffers and all: another cut that fits, or an error, never one over it."""
+    model, inputs = case_of("deep")
+    options = {"recompute": "never", "optimizer": "adamw"}
+    roomy = plan_of(model, inputs, **options).data
+    limit = share * max(stage.memory.total for stage in roomy.stages)
+    if share == 0.8:
+        with pytest.raises(
+            InfeasibleError, match=r"no cut found fits at its peak.*memory_limit by"
+        ):
+            plan_of(model, inputs, memory_limit=limit, **options)
+        return
+    plan = plan_of(model, inputs, memory_limit=limit, **options)
+    assert plan.fits
+    assert plan.data.bottleneck_seconds > roomy.bottleneck_seconds
+    batch = list(inputs.values())
+    assert max(measured_peaks(plan.data, model, batch, MICROBATCHES, "1f1b")) <= limit
+
+
 def test_auto_recomputes_nothing_where_memory_suffices() -> None:
     model, inputs = case_of("deep")
     assert n_recomputed(plan_of(model, inputs).data) == 0
