@@ -37,11 +37,13 @@ Entries = tuple[IntArray, IntArray, FloatArray]
 def memory_share(relaxed: Relaxed, target_seconds: float, low: IntArray, high: IntArray) -> float:
     """The bound as a share of the target, for assignments with stages low..high [n].
 
-    Along every edge neither `low` nor `high` may fall. 0 where memory is not limited or the
-    programme is too large, infinity where nothing fits in these windows.
+    Along every edge neither `low` nor `high` may fall. 0 where memory is not short or the programme
+    is too large, infinity where nothing fits in these windows.
     """
     free = high - low
     if relaxed.memory is None or not 0 < free.sum() <= _MOST_FREE:
+        return 0.0
+    if not _short(relaxed.memory, low, high):
         return 0.0
     v = _Variables.of(low, high)
     load, limits = _stage_rows(relaxed, relaxed.memory, target_seconds, v)
@@ -61,6 +63,16 @@ def memory_share(relaxed: Relaxed, target_seconds: float, low: IntArray, high: I
     if solved.status == _NONE_EXISTS:
         return np.inf
     return 0.0 if solved.fun is None else float(solved.fun) * (1 - _SAFETY)
+
+
+def _short(memory: Memory, low: IntArray, high: IntArray) -> bool:
+    """Whether some stage lacks room for all that may be in it."""
+    for stage, room in enumerate(memory.limit_bytes.tolist()):
+        may = (low <= stage) & (stage <= high)
+        saved = memory.saved_bytes * memory.in_flight[stage]
+        if float((memory.held_bytes + saved)[may].sum()) > room:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

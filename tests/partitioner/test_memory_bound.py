@@ -47,7 +47,8 @@ def heavy_ends(limit=9.0):
 def test_many_micro_batches_in_flight_leave_work_to_others():
     p = heavy_ends(limit=6.0)  # 2 and 3 clusters; the last has 3
     assert share(p) == pytest.approx(3.0, rel=1e-5)
-    assert share(heavy_ends(limit=1e6)) == pytest.approx(8 / 3, rel=1e-5)
+    assert share(heavy_ends(limit=23.0)) == pytest.approx(8 / 3, rel=1e-5)
+    assert share(heavy_ends(limit=24.0)) == 0.0  # the first stage has room for all
     assert oracle.optimum(p) == pytest.approx(3.0)
 
 
