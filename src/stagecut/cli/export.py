@@ -27,6 +27,7 @@ def export(
     memory_limit: options.MemoryLimit = None,
     frontend: options.Frontend = "auto",
     tied: options.Tied = "replicate",
+    allow_fewer: options.AllowFewer = False,
     allow_imports: options.AllowImports = False,
     rows: options.Rows = None,
     length: options.Length = None,
@@ -53,6 +54,7 @@ def export(
             memory_limit,
             frontend=frontend,
             tied=tied,
+            allow_fewer=allow_fewer,
         ),
         weights=True,
     )

@@ -174,6 +174,10 @@ Frontend = Annotated[
         "step; [bold]auto[/bold], the first that works.",
     ),
 ]
+AllowFewer = Annotated[
+    bool,
+    typer.Option("--allow-fewer", help="Leave devices out where a step is then faster."),
+]
 AllowImports = Annotated[
     bool,
     typer.Option(

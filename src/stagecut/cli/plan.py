@@ -31,6 +31,7 @@ def plan(
     dtype: options.Dtype = None,
     frontend: options.Frontend = "auto",
     tied: options.Tied = "replicate",
+    allow_fewer: options.AllowFewer = False,
     rows: options.Rows = None,
     length: options.Length = None,
     save: options.Save = None,
@@ -84,6 +85,7 @@ def plan(
             optimizer,
             frontend,
             tied,
+            allow_fewer,
         ),
         weights=False,
     )

@@ -34,6 +34,7 @@ class Request:
     optimizer: str = "adamw"
     frontend: str = "auto"
     tied: str = "replicate"
+    allow_fewer: bool = False
 
 
 def make_plan(
@@ -74,6 +75,7 @@ def make_plan(
             optimizer=request.optimizer,
             frontend=request.frontend,
             tied=request.tied,  # type: ignore[arg-type]
+            allow_fewer=request.allow_fewer,
             training=request.schedule != "forward",
         )
     return plan, loaded
