@@ -55,3 +55,9 @@ def untraceable() -> tuple[nn.Module, tuple[Any, ...]]:
 def branching() -> tuple[nn.Module, tuple[Any, ...]]:
     """One of three modules cannot be traced, and runs as it is."""
     return nn.Sequential(nn.Linear(8, 8), Untraceable(), nn.Linear(8, 8)), (torch.randn(2, 8),)
+
+
+def wide() -> tuple[nn.Module, tuple[Any, ...]]:
+    from tests.face.test_fewer import Wide, X
+
+    return Wide(), (X,)
