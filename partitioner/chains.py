@@ -67,7 +67,7 @@ def chain_bound(
 
     What is left to the boundaries narrows the windows, which raises prices, until that ends.
     """
-    share, stage, losses = 0.0, None, range(len(_LOSSES))
+    chain, losses = None, range(len(_LOSSES))
     work = relaxed.work / target_seconds
     for _ in range(_ROUNDS if problem.n <= _MOST_CLUSTERS else 0):
         if out_of_time():
@@ -78,15 +78,18 @@ def chain_bound(
             break
         chain, finest = found
         losses = range(max(finest - 1, 0), finest + 1)  # narrower windows allow little finer ones
-        share = chain.least_limit(share)
-        if share >= 1:
+        left = chain.windows(low, high)
+        if left is None:
             return ChainBound(1.0, low, np.full_like(high, -1))
-        stage = _with_users(problem, *chain.way(share + 2 * _RESOLUTION))
-        narrower = narrowed(problem, *chain.windows(low, high))
+        narrower = narrowed(problem, *left)
         before, now = int((high - low).sum()), int((narrower[1] - narrower[0]).sum())
         low, high = narrower
         if now > before * _NARROWER:
             break
+    if chain is None:
+        return ChainBound(0.0, low, high)
+    share = chain.least_limit()
+    stage = _with_users(problem, *chain.way(share + 2 * _RESOLUTION))
     return ChainBound(share, low, high, stage)
 
 
@@ -147,20 +150,24 @@ class _Chain:
         self.ahead = [row.sum() - level.sums(row) for level, row in zip(levels, rows, strict=True)]
         """Shape [L] a level: what may have been paid ahead at most."""
 
-    def least_limit(self, refuted: float) -> float:
-        """The greatest limit up to 1 that is refuted, to a resolution, `refuted` at least."""
-        if not self._possible(1.0):
-            return 1.0
-        open_ = 1.0
+    def least_limit(self) -> float:
+        """The greatest limit below 1 that is refuted, to a resolution."""
+        refuted, open_ = 0.0, 1.0
         while open_ - refuted > _RESOLUTION:
             middle = (refuted + open_) / 2
             refuted, open_ = (refuted, middle) if self._possible(middle) else (middle, open_)
         return refuted
 
-    def windows(self, low: IntArray, high: IntArray) -> tuple[IntArray, IntArray]:
-        """`low` and `high` [n], narrowed for the roots to what prefixes on ways through have."""
+    def windows(self, low: IntArray, high: IntArray) -> tuple[IntArray, IntArray] | None:
+        """`low` and `high` [n], narrowed for the roots to what prefixes on ways through have.
+
+        None where there is no way through within the target.
+        """
         low, high, root = low.copy(), high.copy(), self.graph.root
-        most, least = self._most(1.0), self._least(1.0)
+        most = self._most(1.0)
+        if len(most) <= len(self.loads):
+            return None
+        least = self._least(1.0)
         for boundary in range(1, len(self.levels) - 1):
             level = self.levels[boundary]
             alive = level.members[most[boundary] >= least[boundary] - _SLACK]
@@ -185,7 +192,7 @@ class _Chain:
         return self.graph.root, stage_of_root
 
     def _possible(self, limit: float) -> bool:
-        return bool(self._most(limit)[-1][0] >= -_SLACK)
+        return len(self._most(limit)) > len(self.loads)
 
     def _spare(self, stage: int, limit: float) -> FloatArray:
         """Shape [L, L']: what each stage adds to the bank; minus infinity where it is no way."""
@@ -194,12 +201,18 @@ class _Chain:
         return np.where(load <= limit + _SLACK, spare, -np.inf)
 
     def _most(self, limit: float) -> list[FloatArray]:
-        """The most in the bank at each prefix; minus infinity where there is no way to it."""
+        """The most in the bank at each prefix, level by level, as far as there is a way.
+
+        Minus infinity where there is no way to the prefix.
+        """
         banks = [np.zeros(1)]
         for stage in range(len(self.loads)):
             bank = (banks[-1][:, None] + self._spare(stage, limit)).max(axis=0, initial=-np.inf)
             bank = np.minimum(bank, self.ahead[stage + 1])
-            banks.append(np.where(bank >= -_SLACK, bank, -np.inf))
+            reached = bank >= -_SLACK
+            if not reached.any():
+                break
+            banks.append(np.where(reached, bank, -np.inf))
         return banks
 
     def _least(self, limit: float) -> list[FloatArray]:
