@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
 from stagecut.ir.problem import FloatArray, IntArray
@@ -45,6 +44,8 @@ def memory_share(relaxed: Relaxed, target_seconds: float, low: IntArray, high: I
         return 0.0
     if not _short(relaxed.memory, low, high):
         return 0.0
+    from scipy.optimize import linprog  # slow to import
+
     v = _Variables.of(low, high)
     load, limits = _stage_rows(relaxed, relaxed.memory, target_seconds, v)
     order = _order_rows(relaxed, v)

@@ -165,11 +165,14 @@ class Search:
 
     def solution(self) -> Solution:
         """The incumbent with its certificate."""
+        evaluation = evaluate(self.problem, self.incumbent)
+        # Scores are rounded: a bound that reaches one may be above the bottleneck by as much.
+        bound = min(self.lower_bound_seconds, evaluation.bottleneck_seconds)
         return Solution(
             assignment=self.incumbent,
-            evaluation=evaluate(self.problem, self.incumbent),
+            evaluation=evaluation,
             method=self._method,
-            lower_bound_seconds=self.lower_bound_seconds,
+            lower_bound_seconds=bound,
             optimal=self.gap <= PROVED,
             trials=tuple(self._trials),
             stopped_by_clock=self._stopped,

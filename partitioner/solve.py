@@ -90,7 +90,7 @@ def _auto(search: Search) -> None:
         certify(search)
     if not search.finished():
         _metis(search, _SEEDS_TO_COMPARE if search.gap <= GOOD_ENOUGH else _MOST_SEEDS)
-    if search.finished(GOOD_ENOUGH) or _small(search, _AUTO_EFFORT):
+    if search.finished() or _small(search, _AUTO_EFFORT) or search.finished(GOOD_ENOUGH):
         return
     if near:
         certify(search)

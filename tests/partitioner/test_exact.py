@@ -213,3 +213,22 @@ def test_the_time_limit_is_kept_on_a_large_problem():
     assert solution.stopped_by_clock
     assert time.monotonic() - started < 4.0
     assert not solution.evaluation.faults
+
+
+def test_auto_proves_small_problems_though_they_are_good_enough():
+    """The bound leaves 0.1 percent; there are only a few assignments to look at."""
+    edges, values = [(1, 3)], [((1, 3), 0.0301)]
+    p = problem(4, [3.0, 7.0, 5.0, 1.0], edges, values)
+    assert lower_bound(p, 7.0301, 0.0, lambda: False).seconds < 7.0301 * (1 - 5e-4)
+    assert solve(p, "auto").optimal
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 2.0000013444675128e15])
+@pytest.mark.parametrize("method", ["auto", "exact", "dp"])
+def test_no_bound_is_above_its_bottleneck_by_rounding(method, scale):
+    for figures in ([0.6, 0.6, 0.6], [1 / 3, 1 / 7, 1 / 9, 0.1], [0.7, 0.1, 0.2, 1.1, 0.3]):
+        n = len(figures)
+        seconds = [figure * scale for figure in figures]
+        p = problem(2, seconds, [(c, c + 1) for c in range(n - 1)], [])
+        found = solve(p, method)
+        assert found.lower_bound_seconds <= found.evaluation.bottleneck_seconds
