@@ -15,8 +15,8 @@ from stagecut.ir.problem import FloatArray, Problem
 from stagecut.ir.solution import Solution
 from stagecut.passes import Part, memory_of_stage, parts_of
 
-_TIGHTENINGS = 4
-"""Cuts tried where stages are over their limits by what a cut does not count."""
+_TIGHTENINGS = 2
+"""Cuts tried where stages are over their limits by what a cut does not count; each is a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Peaks:
         stage is over its limit with the rest, the problem is solved again with as much less.
         """
         tried, lowered = cut, np.zeros(cut.problem.n_stages)
-        for _ in range(_TIGHTENINGS):
+        for left in range(_TIGHTENINGS, -1, -1):
             memories = self.of(tried, cut.problem)
             over = np.array([memory.total - memory.limit for memory in memories]).clip(0.0)
             if not over.any():
                 return tried
             lowered += over
-            found = _with_less(cut, lowered, solve)
+            found = _with_less(cut, lowered, solve) if left else None
             if found is None:
                 break
             tried = found
