@@ -15,12 +15,10 @@ from importlib.util import find_spec
 import numpy as np
 
 from stagecut.partitioner.outcome import Outcome
-from stagecut.partitioner.program import UNITS, Program
+from stagecut.partitioner.program import Program
 
 _STEPS = 1e7
 """Whole numbers to the unit: of time a hundredth of the bottleneck, of memory the largest limit."""
-_ABOVE_ALL = 2 * UNITS
-"""More than any limit: figures above it are as impossible as this one, and sums stay small."""
 _WORK = 40.0
 """OR-Tools' count of its own work, about a second each, at effort 1."""
 
@@ -59,7 +57,7 @@ def solve(program: Program, time_limit: float, effort: float, gap: float) -> Out
 def _tops(program: Program) -> list[int]:
     """The greatest whole value of each variable."""
     each = zip(program.amount, program.most, strict=True)
-    return [math.ceil(min(most, _ABOVE_ALL) * _STEPS) if amount else 1 for amount, most in each]
+    return [math.ceil(most * _STEPS) if amount else 1 for amount, most in each]
 
 
 def _rows(program: Program) -> Iterator[tuple[list[tuple[int, int]], int]]:
@@ -67,7 +65,7 @@ def _rows(program: Program) -> Iterator[tuple[list[tuple[int, int]], int]]:
     rows: dict[int, list[tuple[int, float]]] = defaultdict(list)
     entries = zip(program.rows, program.columns, program.coefficients, strict=True)
     for row, column, factor in entries:
-        rows[row].append((column, min(max(factor, -_ABOVE_ALL), _ABOVE_ALL)))
+        rows[row].append((column, factor))
     for row, terms in rows.items():
         logic = all(not program.amount[column] and abs(factor) == 1.0 for column, factor in terms)
         scales = [1.0 if logic or program.amount[column] else _STEPS for column, _ in terms]

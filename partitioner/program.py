@@ -30,6 +30,9 @@ UNITS = 100.0
 """The incumbent's bottleneck as a solver sees it; HiGHS's tolerances are absolute, about 1e-6."""
 CLOSER = 1 - 1e-6
 """A solution is worth finding only if it is this much better."""
+_ABOVE_ALL = 2 * UNITS
+"""More than any limit, of time or of memory. Figures above it are as impossible as this one and are
+cut to it where they enter, so that all terms and constants made of one stay equal."""
 
 
 class Program:
@@ -148,7 +151,7 @@ class Program:
         seconds = ((p.forward_seconds + p.backward_seconds) / self.unit)[p.device_kind]
         for c in range(p.n):
             for s in self.stages_of([c]):
-                self.load[s] += self.x(c, s, float(seconds[s, c]))
+                self.load[s] += self.x(c, s, _cut(seconds[s, c]))
 
     def _transfers(self) -> Iterator[None]:
         p = self.problem
@@ -160,7 +163,7 @@ class Program:
                 continue
             if alone[v]:
                 seconds = sum(map(sum, transfer_seconds(p, *np.asarray([[v], [0], [1]]))))
-                self._partly(members, float(seconds) / self.unit)
+                self._partly(members, _cut(seconds / self.unit))
             else:
                 self._pairwise(v, members)
 
@@ -170,7 +173,7 @@ class Program:
             yield
             users = p.weights[w].tolist()
             if users and not self.together(users):
-                self._partly(users, float(p.weight_sync_seconds[w]) / self.unit)
+                self._partly(users, _cut(p.weight_sync_seconds[w] / self.unit))
 
     def _partly(self, members: list[int], seconds: float) -> None:
         """Each stage that has some members and not all pays `seconds`."""
@@ -191,7 +194,7 @@ class Program:
                 if p == q:
                     continue
                 there, back = (
-                    float(seconds[0]) / self.unit
+                    _cut(seconds[0] / self.unit)
                     for seconds in transfer_seconds(self.problem, *np.asarray([[value], [p], [q]]))
                 )
                 pair = self.variable()
@@ -232,21 +235,25 @@ class Program:
         """A stage holds an item once if it has any of its users."""
         for s in self.stages_of(users) if size.any() else ():
             if len(users) == 1:
-                self.memory[s] += self.x(users[0], s, float(size[s]))
+                self.memory[s] += self.x(users[0], s, _cut(size[s]))
                 continue
             held = self.variable()
             for user in users:
                 self.at_most([*self.x(user, s), (held, -1.0)], 0.0)
-            self.memory[s].append((held, float(size[s])))
+            self.memory[s].append((held, _cut(size[s])))
 
     def _workspace(self, stage: int, unit: float) -> None:
-        needed = self.problem.workspace_bytes / unit
+        needed = np.minimum(self.problem.workspace_bytes / unit, _ABOVE_ALL)
         if not needed.any():
             return
         largest = self.amount_of(float(needed.max()))
         for c in np.flatnonzero(needed).tolist():
             self.at_most([*self.x(c, stage, float(needed[c])), (largest, -1.0)], 0.0)
         self.memory[stage].append((largest, 1.0))
+
+
+def _cut(figure: float) -> float:
+    return min(float(figure), _ABOVE_ALL)
 
 
 def _minus(terms: Terms) -> Terms:

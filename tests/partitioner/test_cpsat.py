@@ -121,3 +121,45 @@ def test_impossible_figures_stay_impossible():
         assert outcome.refuted <= UNITS
         stage = program.assignment(outcome.values).stage
         assert stage[0] == stage[1]
+
+
+TOO_MUCH_FOR_THE_LAST = {
+    "seconds": {
+        "forward_seconds": [[1.0, 1.0, 1.0], [1000.0, 1.0, 1.0]],
+        "backward_seconds": np.zeros((2, 3)), "device_kind": [0, 1],
+    },
+    "limit": {"weights": [([0], 1000.0)], "memory_limit_bytes": [np.inf, 2.0]},
+    "in flight": {
+        "saved": [([0], 1000.0)], "in_flight": [1, 500], "memory_limit_bytes": [1001.0] * 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", TOO_MUCH_FOR_THE_LAST.values(), ids=TOO_MUCH_FOR_THE_LAST)
+def test_what_the_last_stage_cannot_take_the_first_does(fields):
+    """There the figure is a constant less a variable's: both are cut off alike, or none is."""
+    p = problem(2, [1.0, 1.0, 1.0], values=[], **fields)
+    assert oracle.optimum(p) == 2.0
+    answer = best(p, 3.5)
+    assert answer.complete and answer.assignment.stage[0] == 0
+    assert evaluate(p, answer.assignment).bottleneck_seconds == 2.0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_figures_far_above_the_limits_equal_brute_force(seed):
+    draw = np.random.default_rng(seed)
+    p = random_problem(seed, 5, 3)
+    dear = np.where(draw.random(p.forward_seconds.shape) < 0.3, 1e3, 1.0)
+    large = np.where(draw.random(len(p.weight_bytes)) < 0.15, 1e5, 1.0)
+    p = replace(p, forward_seconds=p.forward_seconds * dear, weight_bytes=p.weight_bytes * large,
+                memory_limit_bytes=draw.choice([40.0, 90.0, 1e6, np.inf], 3))  # fmt: skip
+    optimum, (low, high) = oracle.optimum(p), stage_windows(p)
+    if (low > high).any() or optimum == 0:
+        return
+    answer = best(p, optimum * 1.2 if np.isfinite(optimum) else 1e6)
+    assert answer.complete
+    assert (answer.assignment is None) == (not np.isfinite(optimum))
+    if answer.assignment is not None:
+        reached = evaluate(p, answer.assignment).bottleneck_seconds
+        assert reached == pytest.approx(optimum, rel=1e-5)
