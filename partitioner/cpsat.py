@@ -14,8 +14,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from stagecut.partitioner.outcome import Outcome
-from stagecut.partitioner.program import Program
+from stagecut.partitioner.program import Outcome, Program
 
 _STEPS = 1e7
 """Whole numbers to the unit: of time a hundredth of the bottleneck, of memory the largest limit."""

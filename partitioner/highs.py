@@ -6,8 +6,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import coo_array
 
-from stagecut.partitioner.outcome import Outcome
-from stagecut.partitioner.program import Program
+from stagecut.partitioner.program import Outcome, Program
 
 _NODES = 20_000_000
 """Branch-and-bound nodes times nonzero coefficients, at effort 1."""

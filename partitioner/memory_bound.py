@@ -68,12 +68,14 @@ def memory_share(relaxed: Relaxed, target_seconds: float, low: IntArray, high: I
 
 def _short(memory: Memory, low: IntArray, high: IntArray) -> bool:
     """Whether some stage lacks room for all that may be in it."""
-    for stage, room in enumerate(memory.limit_bytes.tolist()):
-        may = (low <= stage) & (stage <= high)
-        saved = memory.saved_bytes * memory.in_flight[stage]
-        if float((memory.held_bytes + saved)[may].sum()) > room:
-            return True
-    return False
+    may = [(low <= stage) & (stage <= high) for stage in range(len(memory.limit_bytes))]
+    nothing = np.zeros(())
+    return any(
+        memory.exceeded(
+            stage, memory.held_bytes[here].sum(), memory.saved_bytes[here].sum(), nothing
+        )
+        for stage, here in enumerate(may)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ kept just below the incumbent's bottleneck: no solution means that the incumbent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -33,6 +34,20 @@ CLOSER = 1 - 1e-6
 _ABOVE_ALL = 2 * UNITS
 """More than any limit, of time or of memory. Figures above it are as impossible as this one and are
 cut to it where they enter, so that all terms and constants made of one stay equal."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a solver says of a programme."""
+
+    values: FloatArray | None = None
+    """Of the variables, in the best solution found; None for none."""
+    finished: bool = False
+    """Whether nothing better than `values` by more than the gap asked for is left."""
+    none_exists: bool = False
+    """Whether there is proved to be no solution."""
+    refuted: float = 0.0
+    """A T in the programme's units that nothing is below."""
 
 
 class Program:

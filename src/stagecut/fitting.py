@@ -76,14 +76,13 @@ class Fitter:
         """The best cut with every block recomputed; of a limit given, whose peaks are within it."""
         marked = self._marked(groups)
         try:
-            made = self._plain(marked, limit)
-            if limit is None or self._peaks.fullest(made, made.problem) <= 1:
-                return noted(made, groups)
+            return noted(self._plain(marked, limit), groups)
         except InfeasibleError:
-            if limit is None or not groups or self._leanest(groups, limit) is None:
-                raise  # memory is not what stands in the way, or not what recomputing changes
-        leanest = self._leanest(groups, limit)
-        assert leanest is not None  # there is a cut
+            if limit is None or not groups:
+                raise  # recomputing changes nothing
+            leanest = self._leanest(groups, limit)
+            if leanest is None:
+                raise  # memory is not what stands in the way
         if leanest.missing_bytes > 0:
             raised = more(limit, leanest.missing_bytes)
             problem, _ = self.pose(marked, raised)
@@ -237,9 +236,10 @@ class Fitter:
         if limit is not None or needed <= present:
             try:
                 cut = self._solved_at_peak(graph, problem, clustering)
-                if limit is None or self._peaks.fullest(cut, problem) <= 1:
+                memories = self._peaks.of(cut, problem)
+                if limit is None or all(memory.fits for memory in memories):
                     return cut
-                raise over_at_peak(self._peaks.of(cut, problem))
+                raise over_at_peak(memories)
             except InfeasibleError as error:
                 if limit is not None:
                     raise
